@@ -85,7 +85,7 @@ def diagnose_evidence(evidence: HangEvidence) -> Diagnosis:
         rank: stack_activity(stacks.main) for rank, stacks in evidence.stacks.items() if stacks.main is not None
     }
     dead = deaths(evidence)
-    # Their watchdog or launcher ended those that wait; where ranks timed out, also those of which only an abort is known.
+    # Who waits was ended by a watchdog or launcher; where ranks timed out, so was who is only known to have aborted.
     timed_out = any(event.kind == "timeout" for event in evidence.log)
     echoes = {
         rank

@@ -17,7 +17,7 @@ from traceops.core.files import open_regular
 from traceops.core.text import near_path
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.readers.measured import is_inspector
-from traceops.hangs.evidence import HangEvidence, LogEvent, RankRecord, RankStacks, RecordedGroup
+from traceops.hangs.evidence import HangEvidence, RankRecord, RankStacks, RecordedGroup
 from traceops.hangs.given import (
     Found,
     opened,
@@ -40,8 +40,8 @@ from traceops.hangs.job import (
     worlds_in_logs,
 )
 from traceops.hangs.readers.flight_recorder import is_dump
-from traceops.hangs.readers.log_events import records_from_log, says_why
 from traceops.hangs.readers.last_start import last_line, last_lines, read_last_start
+from traceops.hangs.readers.log_events import records_from_log, says_why
 from traceops.hangs.readers.messages import ready_ranks
 from traceops.hangs.readers.nccl import inspector_events, is_ras, mismatched_calls, read_ras
 from traceops.hangs.readers.stacks import rank_of_process, read_stacks, sniff, stacks_in_log
@@ -173,8 +173,6 @@ def _nothing(root: Path, found: Found, evidence: HangEvidence) -> _NothingFound:
     elif logs and not listed:
         why += _LOG_BESIDE.format(max(logs, key=lambda log: log.stat().st_mtime))
     return _NothingFound(f"{why}{listed}", quiet if quiet.ends else None)
-
-
 
 
 def _fabric(found: Found) -> Fabric | None:

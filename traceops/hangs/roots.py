@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-
 from msgspec.structs import replace
 
 from traceops.core.claims import reason
@@ -55,9 +54,9 @@ def not_called(
             wanted[wait.on].append(head)
             sure |= {wait.on} if wait.reason == "not_called" else set()
     by_call: dict[tuple[ProcessGroup, int, str], list[int]] = defaultdict(list)
-    for root, calls in wanted.items():
+    for rank, calls in wanted.items():
         most, _ = Counter((call.group, call.op.sequence, call.op.op) for call in calls).most_common(1)[0]
-        by_call[most].append(root)
+        by_call[most].append(rank)
     roots = []
     for key, found in by_call.items():
         members = [rank for rank in found if rank not in inside] if set(found) & set(away) else found
@@ -191,7 +190,9 @@ def mismatches(ranks: Mapping[int, RankPosition], waits: Waits, steps: Mapping[i
             confidence="high" if right is not None and recorded(blamed, ranks) else "medium",
             facts=facts,
             waiting=tuple(sorted({*inside, *waits.waiting_for(inside)} - set(blamed))),
-            evidence=tuple((f"call of {who([call.rank for call in side])}", describe(side[0].op)) for side in sides[:8]),
+            evidence=tuple(
+                (f"call of {who([call.rank for call in side])}", describe(side[0].op)) for side in sides[:8]
+            ),
         )
         roots.append(root)
     return roots
@@ -298,8 +299,6 @@ def _where_most_are(largest: list[int], sides: Sequence[Sequence[Call]], steps: 
         return largest
     there = [i for i in largest if any(steps.get(call.rank) == common[0][0] for call in sides[i])]
     return there or largest
-
-
 
 
 _REDUCES = ("all_reduce", "allreduce", "reduce_scatter", "_reduce_scatter_base")

@@ -83,6 +83,7 @@ def _starts_unknown(position: RankPosition) -> bool:
     record = position.record
     return not record.timed and any(op.state == "completed" for op in record.operations)
 
+
 def _joined_operations(ranks: Mapping[int, RankPosition], waits: Waits) -> list[JoinedOperation]:
     """What ranks that wait for nobody are in, by operation."""
     by_key: dict[tuple[ProcessGroup, int, bool], list[Call]] = defaultdict(list)
@@ -247,7 +248,6 @@ def with_way(root: Root, fabric: Fabric | None) -> Root:
         confidence="medium" if across and root.confidence == "low" else root.confidence,
         evidence=tuple(proof),
     ).with_facts(way=talk.way, between=(one.label, other.label), path=path.kind, across=bool(across))
-
 
 
 def over_gloo(root: Root) -> Root:

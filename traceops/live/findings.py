@@ -283,7 +283,6 @@ def _waits_too(one: RankEvidence, excess: float) -> bool:
     return grew - _WAITS_SIGMA * sqrt(off) >= _WAITS_PART * excess
 
 
-
 def _indirect(ranks: Sequence[RankEvidence], excess: float, *, sure: bool) -> Cause:
     """What is left where no rank's own work grew: the exchange between them, or their GPUs."""
     everyone = tuple(one.rank for one in ranks)

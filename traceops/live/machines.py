@@ -49,7 +49,6 @@ class GpuLook(Struct, frozen=True):
     ranks: tuple[int, ...]
 
 
-
 class MachineReader:
     """Follows the log of one host."""
 
@@ -103,7 +102,7 @@ class MachineReader:
         return uses.get(pid, 0) >= _STRANGER_PCT if self._knows_use else (held or 0) >= _STRANGER_BYTES
 
     def _rates(self, rank: int, begin_ms: float, end_ms: float) -> dict[str, float]:
-        """By how much a rank's fields of `RankOnHost` grew per second, those that are known; empty without two looks."""
+        """By how much a rank's fields of `RankOnHost` grew per second, where known; empty without two looks."""
         seen = [one for one in self.ranks.get(rank, ()) if begin_ms <= one.ms <= end_ms]
         if len(seen) < 2:
             return {}

@@ -127,7 +127,6 @@ class Trigger:
             process.wait()
 
 
-
 def judge_window(out: Path, report_folder: Path, since: int | None, numbers: Sequence[int]) -> str:
     """The card of the first of these windows, which a detection asked for, and its report. It begins with what changed
     against the latest other window before step `since`: a healthy one of the same job."""

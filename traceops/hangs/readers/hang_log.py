@@ -232,7 +232,7 @@ class Attempts:
         # The ranks that torchrun started again made steps: what earlier ones had printed came before that.
         steps = any(last - first >= ADVANCE for scale, (first, last) in self._counts.items() if scale != "epochs")
         beyond = (one.found[-1] for one in self._beginnings.values() if one.is_furthest)
-        if 0 < last and ((last <= self.begun and steps) or any(last < begin for begin in beyond)):
+        if last > 0 and ((last <= self.begun and steps) or any(last < begin for begin in beyond)):
             return tuple(as_outlived(event) if event.kind != "status" else event for event in events)
         alone = not (self._launched or self._unsure) and all(event.rank is None for event in events)
         begun = [*self._begun_again(), *reruns(events)] if alone else []
@@ -335,7 +335,11 @@ class _LogReader:
     @property
     def busy(self) -> bool:
         """Whether the next lines matter, whatever they hold."""
-        if any(lines.is_open for lines in self._lines.values()) or self._thrown is not None or self._attempts.exits.is_open:
+        if (
+            any(lines.is_open for lines in self._lines.values())
+            or self._thrown is not None
+            or self._attempts.exits.is_open
+        ):
             return True
         return bool(self._open) or self._frames.is_open
 

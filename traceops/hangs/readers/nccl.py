@@ -268,8 +268,8 @@ def _read_json(path: str) -> Iterator[Trouble]:
             for op, count in rank.collective_counts.items():
                 counts[op][rank.rank] = count
             status[_status_of(rank.status)].append(rank.rank)
-            for error in {rank.status.init_state, rank.status.async_error} & set(_ERROR_NAMES):
-                errors[_ERROR_NAMES[error]].append(rank.rank)
+            for number in {rank.status.init_state, rank.status.async_error} & set(_ERROR_NAMES):
+                errors[_ERROR_NAMES[number]].append(rank.rank)
         for missing in communicator.missing_ranks:
             gone = missing.status
             status["UNANSWERED" if gone.unresponsive or gone.considered_dead else "NOCOMM"].append(missing.rank)

@@ -437,4 +437,3 @@ class Unexplained:
             events.add("trouble", rank, number, text, cut_off=cut_off)
         for number, rank, text in self._warned.found(last):
             events.add("trouble", rank, number, text)
-

@@ -294,7 +294,6 @@ def _moment(block: bytes, place: int) -> Moment | None:
     return moment_of(before) if _SEVERE.search(before) is not None else None
 
 
-
 # Failures of one request in a server's log, behind which it answers others: no end of the server.
 
 # uvicorn's and aiohttp's line on a request: 'INFO:  127.0.0.1:4 - "POST /v1/completions HTTP/1.1" 200 OK'.
