@@ -286,10 +286,9 @@ def _failed(evidence: HangEvidence) -> dict[int, Death]:
         # One rank ended, and one error was raised that names none. What others did to the job is why only before that.
         (rank, death), raised = next(iter(found.items())), crashes[0].event
         ended = exits.get(rank)
-        before = ended is not None and raised.path == ended.path and raised.line < ended.line
+        before = ended is None or (raised.path == ended.path and raised.line < ended.line)
         by_itself = death.exit_code is not None and death.exit_code < 128
-        may_be_why = crashes[0].kind not in FROM_OUTSIDE or ended is None or before
-        if death.detail is None and by_itself and may_be_why:
+        if death.detail is None and by_itself and (before or crashes[0].kind not in FROM_OUTSIDE):
             found[rank] = replace(death, detail=raised.text.rstrip(". "))
     return found
 
@@ -367,17 +366,21 @@ def _is_its_own(event: LogEvent) -> bool:
     return event.kind in _OWN or (kind is not None and kind not in LATER)
 
 
+def _out_of_memory(evidence: HangEvidence, rank: int, code: int | None) -> LogEvent | None:
+    """What Slurm says of the end of this rank's task, and the kernel of a process, where that was for its memory."""
+    ends = [event for event in evidence.log if rank in event.accused and _SLURM_MEMORY in event.text]
+    if code == 128 + signal.SIGKILL:
+        kills = (event for event in evidence.log if event.kind == "memory" and event.rank is None)
+        ends += [kill for kill in kills if _is_oom_kill(kill) and (rank in kill.accused or not kill.accused)]
+    return next(iter(ends), None)
+
+
 def _death(evidence: HangEvidence, rank: int, code: int | None, *, gone: bool) -> Death:
     first: dict[LogKind, LogEvent] = {}  # of each kind
     for event in evidence.log:
         if event.rank == rank:
             first.setdefault(event.kind, event)
-    # What Slurm says of the end of this rank's task, and the kernel of a process, where that was for its memory.
-    ends = [event for event in evidence.log if rank in event.accused and _SLURM_MEMORY in event.text]
-    if code == 128 + signal.SIGKILL:
-        kills = (event for event in evidence.log if event.kind == "memory" and event.rank is None)
-        ends += [kill for kill in kills if _is_oom_kill(kill) and (rank in kill.accused or not kill.accused)]
-    memory = first.get("memory") or next(iter(ends), None)
+    memory = first.get("memory") or _out_of_memory(evidence, rank, code)
     gpu = first.get("cuda")
     cause = "memory" if memory is not None else "gpu" if gpu is not None else None
     if memory is not None and (_is_oom_kill(memory) or _SLURM_MEMORY in memory.text):

@@ -72,6 +72,35 @@ class _Case(Struct, frozen=True):
     dead: Mapping[int, Death]
     waits: Waits
 
+    @property
+    def known(self) -> list[int]:
+        """Ranks of which anything was read, and not that they failed too."""
+        known = {*self.evidence.records, *self.evidence.stacks, *self.evidence.processes}
+        known = known.union(*(event.named for event in self.evidence.log)) - ended_too(self.evidence)
+        return [rank for rank in self.evidence.everybody if rank in known]
+
+    @property
+    def inside(self) -> set[int]:
+        """Ranks whose stack shows them waiting for others."""
+        return {rank for rank, seen in self.activities.items() if seen.kind in without_record.WAITING}
+
+    @property
+    def away(self) -> set[int]:
+        """Ranks whose stack shows that they wait for nobody."""
+        perhaps = (*without_record.WAITING, *without_record.PERHAPS_WAITING)
+        return {rank for rank, seen in self.activities.items() if seen.kind not in perhaps}
+
+    @property
+    def waiting(self) -> set[int]:
+        """Ranks that wait, by a message of another, their record or their stack."""
+        missed = (event for event in self.evidence.log if event.kind == "missing")
+        waiting = self.inside.union(*(ready_ranks(event.text) for event in missed))
+        for rank, position in self.ranks.items():
+            counted = any((position.enqueued.get(group) or 0) > done for group, done in position.counted.items())
+            if position.head is not None or (counted and not position.record.operations):
+                waiting.add(rank)  # or its log counts more calls than ended, and names none of them
+        return waiting
+
     def explained(self, roots: Iterable[Root]) -> set[int]:
         """Ranks whose waiting has a root already, and those roots."""
         here = {rank for root in roots for rank in (*root.ranks, *root.waiting)}
@@ -127,20 +156,22 @@ def _roots(case: _Case) -> list[Root]:
         roots = [replace(root, confidence="low") for root in with_crashes([], late, stuck)]
     roots = roots or without_record.from_stacks(evidence, activities)
     errors = without_record.gpu_errors(evidence.log)
-    init = evidence.stall is not None and evidence.stall.kind == "init"
-    on_gloo = {rank for rank, position in ranks.items() if position.record.backend == "gloo"}
-    found = []
-    for root in roots:
-        root = _with_gpu(root, activities, errors)
-        if init and root.rule == HOST:  # a rank that does not come while the job starts is a case of its own
-            root = replace(root, rule=START)
-        seen = dict.fromkeys(activities[rank] for rank in root.ranks if rank in activities)
-        if seen and root.rule not in (NETWORK, DIED):
-            doing = [words.activity_text(activity) for activity in seen]
-            root = replace(root, doing="; ".join(doing[:3]) + ("; …" if len(doing) > 3 else ""))
-        root = with_carried(root, evidence, ranks)
-        found.append(over_gloo(root) if on_gloo.intersection(root.ranks) else with_way(root, evidence.fabric))
-    return found
+    return [_completed(root, case, errors) for root in roots]
+
+
+def _completed(root: Root, case: _Case, errors: Mapping[int, LogEvent]) -> Root:
+    """The root with what its ranks do instead, what its operation carries, and how its ranks are connected."""
+    evidence, ranks, activities = case.evidence, case.ranks, case.activities
+    root = _with_gpu(root, activities, errors)
+    if root.rule == HOST and evidence.stall is not None and evidence.stall.kind == "init":
+        root = replace(root, rule=START)  # a rank that does not come while the job starts is a case of its own
+    seen = dict.fromkeys(activities[rank] for rank in root.ranks if rank in activities)
+    if seen and root.rule not in (NETWORK, DIED):
+        doing = [words.activity_text(activity) for activity in seen]
+        root = replace(root, doing="; ".join(doing[:3]) + ("; …" if len(doing) > 3 else ""))
+    root = with_carried(root, evidence, ranks)
+    on_gloo = any(rank in ranks and ranks[rank].record.backend == "gloo" for rank in root.ranks)
+    return over_gloo(root) if on_gloo else with_way(root, evidence.fabric)
 
 
 def _in_records(case: _Case, crashes: Sequence[Crash], reported: Sequence[Root]) -> list[Root]:
@@ -156,18 +187,11 @@ def _in_records(case: _Case, crashes: Sequence[Crash], reported: Sequence[Root])
     roots = roots or noticed_mismatch(evidence, noticed, ranks, waits)
     if missed and not roots:
         roots = by_rule.get(HOST, [])
-    # Ranks of which anything was read, and not that they failed too.
-    known = {rank for event in evidence.log for rank in (event.rank, *event.accused)}
-    known |= {*evidence.records, *evidence.stacks, *evidence.processes}
-    known -= ended_too(evidence)
-    roots += without_record.died(dead, waits, [rank for rank in evidence.everybody if rank in known], crashes)
-    # Ranks whose stack shows them waiting for others, and those whose stack shows that they do not.
-    perhaps = (*without_record.WAITING, *without_record.PERHAPS_WAITING)
-    inside = {rank for rank, seen in activities.items() if seen.kind in without_record.WAITING}
-    away = {rank for rank, seen in activities.items() if seen.kind not in perhaps}
+    roots += without_record.died(dead, waits, case.known, crashes)
+    away = case.away
     ended = evidence.stall is None and bool(dead or noticed)  # by who died: others were on their way, not stuck
     if not ended:
-        roots += not_called(ranks, waits, case.explained(roots), inside, away)
+        roots += not_called(ranks, waits, case.explained(roots), case.inside, away)
     roots += circles(ranks, waits, case.explained(roots), away)
     if not ended:
         explained = case.explained(roots) | noticed
@@ -205,17 +229,13 @@ def _rank_statuses(case: _Case, roots: Sequence[Root]) -> list[RankStatus]:
     over = all(event.kind in ("outlived", "passed") for event in log) and bool(log)
     if over and not (evidence.records or evidence.stacks or processes):
         return []  # of the ranks that went on nothing is known
-    # Who waits, by a message of another, their record or their stack.
-    waiting = {rank for event in log if event.kind == "missing" for rank in ready_ranks(event.text)}
-    waiting |= {rank for rank, position in ranks.items() if position.head is not None or _is_behind(position)}
-    waiting |= {rank for rank, seen in case.activities.items() if seen.kind in without_record.WAITING}
     with_state = {rank for rank, process in processes.items() if process.state is not None}
     # The first that applies.
     tiers: tuple[tuple[RankState, Container[int]], ...] = (
         ("dead", {*case.dead, *(rank for root in roots if root.rule == DIED for rank in root.ranks)}),
         ("stopped", stopped(evidence)),
         ("root", {rank for root in roots for rank in root.ranks}),
-        ("waiting", waiting),
+        ("waiting", case.waiting),
         ("dead", ended_too(evidence)),
         ("idle", {*ranks, *case.activities, *with_state}),
         ("unclear", {event.rank for event in log if event.rank is not None}),
@@ -224,13 +244,6 @@ def _rank_statuses(case: _Case, roots: Sequence[Root]) -> list[RankStatus]:
         _status(case, rank, next((state for state, those in tiers if rank in those), "absent"))
         for rank in evidence.everybody
     ]
-
-
-def _is_behind(position: RankPosition) -> bool:
-    """Whether a log counts more collectives that the rank called than ended, and names none of them."""
-    return not position.record.operations and any(
-        (position.enqueued.get(group) or 0) > done for group, done in position.counted.items()
-    )
 
 
 def _status(case: _Case, rank: int, state: RankState) -> RankStatus:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -107,34 +108,43 @@ def _find(root: Path, jobs: int | None) -> HangEvidence:
     if not root.is_file() and not root.is_dir():
         raise FileError(root, "is a pipe, a socket or a device; its text: traceops diagnose - < FILE")
     found, run_folder = Found(), run_folder_of(root)
-    # Read all files below the root, and return the run's manifest, empty without
     manifest = read_run(run_folder, found) if root.is_dir() else {}
     for file in _candidates(root, run_folder):
         _read(file, found, alone=root.is_file())
     _read_all_dumps(found, jobs, alone=root.is_file())
     records, dropped = one_job(found.dumps)
-    records = {rank: _with_groups(record, found.groups.get(rank, {})) for rank, record in records.items()}
+    found.records = {rank: _with_groups(record, found.groups.get(rank, {})) for rank, record in records.items()}
     found.log, others = one_slurm_job(found.log if root.is_file() else with_earlier_starts(found.log), found.texts)
     found.log = with_kernel_joined(found.log, found.texts)
     for rank, record in records_from_log(found.log).items():
-        records.setdefault(rank, record)
+        found.records.setdefault(rank, record)
     fabric = _fabric(found)
     inspector = None if fabric is None else fabric.inspector
     found.log += () if inspector is None else inspector_events(inspector)
-    world, log = _world(found, records), tuple(found.log)
     found.problems += [*dropped, *others]
-    if world is not None:
+    evidence = _evidence(root, run_folder, found, fabric, manifest)
+    read = found.records or found.stacks or found.lone or found.log or found.stalls or inspector is not None
+    if not read and manifest.get("failed_rank") is None:
+        raise _nothing(root, found, evidence)
+    return evidence
+
+
+def _evidence(
+    root: Path, run_folder: Path, found: Found, fabric: Fabric | None, manifest: dict[str, Any]
+) -> HangEvidence:
+    """What was found, in order and without secrets."""
+    log, failed_rank = tuple(found.log), manifest.get("failed_rank")
+    if (world := _world(found)) is not None:
         log, strange = within_world(log, world.size)
         found.problems += strange
-    failed_rank = manifest.get("failed_rank")
-    evidence = HangEvidence(
+    return HangEvidence(
         root=str(root),
         name=run_folder.resolve().name if root.is_dir() else root.stem,
         world_size=None if world is None else world.size,
         world_source=None if world is None else world.source,
         is_own_run=bool(manifest),
         rank_files=frozenset(found.rank_files),
-        records=dict(sorted(records.items())),
+        records=dict(sorted(found.records.items())),
         stacks={rank: _richest(several) for rank, several in sorted(found.stacks.items())},
         processes={rank: redact_fields(process) for rank, process in sorted(found.processes.items())},
         log=tuple(redact_fields(event, "text") for event in log),
@@ -151,10 +161,6 @@ def _find(root: Path, jobs: int | None) -> HangEvidence:
         setting=setting_of(found.logs) if log else None,
         last_lines={rank: redact_fields(one, "text") for rank, one in sorted(found.last_lines.items())},
     )
-    read = records or found.stacks or found.lone or found.log or found.stalls or inspector is not None
-    if not read and failed_rank is None:
-        raise _nothing(root, found, evidence)
-    return evidence
 
 
 _TRACES = "; traces are read by: traceops analyze {}"
@@ -361,13 +367,14 @@ def _richest(several: Iterable[RankStacks]) -> RankStacks:
     )
 
 
-def _world(found: Found, records: dict[int, RankRecord]) -> World | None:
+def _world(found: Found) -> World | None:
     """The ranks that the job has, as far as anything tells."""
-    members = {group.ranks for record in records.values() for group in record.groups.values() if group.ranks}
-    named = {rank for event in found.log for rank in (event.rank, *event.accused) if rank is not None}
+    records = found.records.values()
+    members = {group.ranks for record in records for group in record.groups.values() if group.ranks}
+    named = set[int]().union(*(event.named for event in found.log))
     named.update(rank for event in found.log if event.kind == "missing" for rank in ready_ranks(event.text))
-    own = {*records, *found.stacks, *found.processes}
-    from_logs = all(record.source == "log" for record in records.values())
+    own = {*found.records, *found.stacks, *found.processes}
+    from_logs = all(record.source == "log" for record in records)
     claims = [World(size, "run") for size in found.worlds]
     claims += [World(max(ranks) + 1, "members") for ranks in members]
     claims += worlds_in_logs(found.texts, found.log) if found.log else []

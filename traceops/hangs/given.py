@@ -185,6 +185,7 @@ class Found(Struct):
 
     dump_files: list[tuple[Path, int]] = field(default_factory=list)
     dumps: list[RankRecord] = field(default_factory=list)
+    records: dict[int, RankRecord] = field(default_factory=dict)  # of the job
     groups: dict[int, dict[str, RecordedGroup]] = field(default_factory=dict)
     stacks: dict[int, list[RankStacks]] = field(default_factory=dict)
     processes: dict[int, RankProcess] = field(default_factory=dict)

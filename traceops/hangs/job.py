@@ -259,7 +259,7 @@ def can_blame(evidence: HangEvidence) -> set[int]:
     """
     everybody = set(evidence.everybody)
     known = {*evidence.records, *evidence.stacks, *evidence.processes}
-    heard = {rank for event in evidence.log for rank in (event.rank, *event.accused) if rank is not None}
+    heard = set[int]().union(*(event.named for event in evidence.log))
     if evidence.is_own_run:
         return everybody
     filed = {rank for rank, record in evidence.records.items() if record.source != "log"}
@@ -276,7 +276,7 @@ def within_world(events: Sequence[LogEvent], world: int) -> tuple[tuple[LogEvent
     kept: list[LogEvent] = []
     strange: dict[str, tuple[int, set[int]]] = {}
     for event in events:
-        outside = {rank for rank in (*event.accused, event.rank) if rank is not None and rank >= world}
+        outside = {rank for rank in event.named if rank >= world}
         if outside:
             strange.setdefault(event.path, (event.line, set()))[1].update(outside)
             own = None if event.rank in outside else event.rank
@@ -360,8 +360,8 @@ def with_kernel_joined(log: Sequence[LogEvent], texts: Sequence[Path]) -> list[L
             job += [times] if times.steps or text in failed else []
     if not job:
         return list(log)
-    pids = {pid for times in job for pid in times.pids}
-    failures = {event.kind for event in own if event.kind in _FAILED}
+    pids = set[int]().union(*(times.pids for times in job))
+    failures = {event.kind for event in own}.intersection(_FAILED)
     joined = []
     for event in log:
         why = _apart(event, job, failures) if event in said and _pid(event) not in pids else None

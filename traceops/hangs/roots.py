@@ -35,6 +35,21 @@ HOST, MISMATCH, GPU, DIED, START, NETWORK = (
 )  # fmt: skip
 
 
+def _wanted(
+    ranks: Mapping[int, RankPosition], waits: Waits, explained: Collection[int]
+) -> tuple[dict[int, list[Call]], set[int]]:
+    """What others wait in for each rank that waits for nobody, and those that certainly did not call it."""
+    wanted: dict[int, list[Call]] = defaultdict(list)
+    sure: set[int] = set()
+    for wait in waits.edges:
+        position, head = ranks.get(wait.on), ranks[wait.rank].head
+        elsewhere = position is not None and position.head is None and wait.on not in explained
+        if elsewhere and head is not None and wait.reason in ("not_called", "not_recorded"):
+            wanted[wait.on].append(head)
+            sure |= {wait.on} if wait.reason == "not_called" else set()
+    return wanted, sure
+
+
 def not_called(
     ranks: Mapping[int, RankPosition],
     waits: Waits,
@@ -45,14 +60,7 @@ def not_called(
     """Ranks that wait for nobody and never called what others wait in: their hosts are elsewhere. inside: ranks whose
     stack shows them waiting for others, in something that no record holds: they are no root where the stack of another
     shows its host elsewhere (away)."""
-    wanted: dict[int, list[Call]] = defaultdict(list)
-    sure: set[int] = set()
-    for wait in waits.edges:
-        position, head = ranks.get(wait.on), ranks[wait.rank].head
-        elsewhere = position is not None and position.head is None and wait.on not in explained
-        if elsewhere and head is not None and wait.reason in ("not_called", "not_recorded"):
-            wanted[wait.on].append(head)
-            sure |= {wait.on} if wait.reason == "not_called" else set()
+    wanted, sure = _wanted(ranks, waits, explained)
     by_call: dict[tuple[ProcessGroup, int, str], list[int]] = defaultdict(list)
     for rank, calls in wanted.items():
         most, _ = Counter((call.group, call.op.sequence, call.op.op) for call in calls).most_common(1)[0]
@@ -219,11 +227,9 @@ def noticed_mismatch(
             confidence="medium" if odd or alone else "low",
             facts=RootFacts(others=ended, here=odd, agree=alone, decided=bool(odd) or alone),
             waiting=tuple(rank for rank in waits.waiting_for(ended) if rank not in blamed),
-            evidence=tuple(
-                (f"{event.path}:{event.line}", event.text[:300])
-                for event in evidence.log
-                if event.kind == "mismatch" and event.rank in noticed
-            )[:4],
+            evidence=tuple(event.proof for event in evidence.log if event.kind == "mismatch" and event.rank in noticed)[
+                :4
+            ],
         )
     ]
 

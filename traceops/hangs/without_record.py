@@ -123,34 +123,41 @@ def silent(
             kinds[RootKind.UNRECORDED].append(rank)
     if len(kinds) > 1:  # who was seen elsewhere explains the waiting; of the others nothing is known
         kinds.pop(RootKind.UNSEEN, None)
-    roots = []
-    for kind, members in kinds.items():
-        wait = absent[members[0]]
-        waiting = tuple(rank for rank in waits.waiting_for(members) if rank not in members)
-        head = ranks[wait.rank].head
-        here = tuple(rank for rank in waiting if rank in ranks and _is_in(ranks[rank], head)) or waiting
-        unseen = kind is RootKind.UNSEEN
-        said = [event for event in log if unseen and {event.rank, *event.accused} & set(members)]
-        speak = {rank for event in said for rank in (event.rank, *event.accused)}
-        roots.append(Root(
-            rule=HOST,
-            kind=RootKind.MENTIONED if said else kind,
-            ranks=tuple(sorted(members)),
-            confidence=_SURE.get(kind, "low"),
-            facts=RootFacts(here=here, quiet=tuple(sorted(set(members) - speak)) if said else ()),
-            waiting=waiting,
-            cause=None if unseen else "host",
-            group=wait.group,
-            group_ranks=head.group.ranks if head is not None else None,
-            op=wait.op,
-            sequence=wait.sequence,
-            evidence=(
-                (f"waits of {who(here)}", words.waited_operation(wait)),
-                ("record", "none"),
-                *((f"{event.path}:{event.line}", event.text[:300]) for event in said[:4]),
-            ),
-        ))  # fmt: skip
-    return roots
+    return [_silent(kind, members, absent[members[0]], ranks, waits, log) for kind, members in kinds.items()]
+
+
+def _silent(
+    kind: RootKind,
+    members: Sequence[int],
+    wait: Wait,
+    ranks: Mapping[int, RankPosition],
+    waits: Waits,
+    log: Sequence[LogEvent],
+) -> Root:
+    waiting = tuple(rank for rank in waits.waiting_for(members) if rank not in members)
+    head = ranks[wait.rank].head
+    here = tuple(rank for rank in waiting if rank in ranks and _is_in(ranks[rank], head)) or waiting
+    unseen = kind is RootKind.UNSEEN
+    said = [event for event in log if unseen and not event.named.isdisjoint(members)]
+    quiet = set(members).difference(*(event.named for event in said))
+    return Root(
+        rule=HOST,
+        kind=RootKind.MENTIONED if said else kind,
+        ranks=tuple(sorted(members)),
+        confidence=_SURE.get(kind, "low"),
+        facts=RootFacts(here=here, quiet=tuple(sorted(quiet)) if said else ()),
+        waiting=waiting,
+        cause=None if unseen else "host",
+        group=wait.group,
+        group_ranks=head.group.ranks if head is not None else None,
+        op=wait.op,
+        sequence=wait.sequence,
+        evidence=(
+            (f"waits of {who(here)}", words.waited_operation(wait)),
+            ("record", "none"),
+            *(event.proof for event in said[:4]),
+        ),
+    )
 
 
 def _is_in(position: RankPosition, call: Call | None) -> bool:
@@ -224,29 +231,32 @@ def from_log(log: Sequence[LogEvent]) -> list[Root]:
     for kind, rule in _TOLD_BY_TORCH:
         events = [event for event in log if event.kind == kind and event.accused]
         by_horovod = [event for event in events if stalled_ranks(event.text) is not None]
-        if by_horovod:  # the ranks that all stalled operations miss; none where they miss different ones: calls differ
-            ranks = set.intersection(*(set(event.accused) for event in by_horovod))
-        else:  # who is named most often: in a mismatch every rank names itself and the one it compares with
-            counts = Counter(rank for event in events for rank in event.accused)
-            ranks = {rank for rank, count in counts.items() if kind == "missing" or count == max(counts.values())}
+        # The ranks that all stalled operations miss; none where they miss different ones: then calls differ.
+        missed = [set(event.accused) for event in by_horovod]
+        ranks = set.intersection(*missed) if missed else _most_accused(events)
         if not ranks:
             continue
         events = by_horovod or events
-        text = events[0].text
-        ready = {rank for event in by_horovod for rank in ready_ranks(event.text)}
-        roots.append(Root(
+        calls = events[0].text.removeprefix(DIFFERENT) if events[0].text.startswith(DIFFERENT) else ""
+        ready = set[int]().union(*(ready_ranks(event.text) for event in by_horovod))
+        root = Root(
             rule=rule,
             kind=RootKind.REPORTED_MISSING if kind == "missing" else RootKind.REPORTED_MISMATCH,
             ranks=tuple(sorted(ranks)),
             confidence="medium",
-            facts=RootFacts(
-                calls=text.removeprefix(DIFFERENT) if text.startswith(DIFFERENT) else "", horovod=bool(by_horovod)
-            ),
+            facts=RootFacts(calls=calls, horovod=bool(by_horovod)),
             waiting=tuple(sorted(ready - ranks)),
             cause="host" if rule == HOST else None,
-            evidence=tuple((f"{event.path}:{event.line}", event.text[:300]) for event in events[:4]),
-        ))  # fmt: skip
+            evidence=tuple(event.proof for event in events[:4]),
+        )
+        roots.append(root)
     return roots
+
+
+def _most_accused(events: Sequence[LogEvent]) -> set[int]:
+    """Who is named most often: in a mismatch every rank names itself and the one it compares with."""
+    counts = Counter(rank for event in events for rank in event.accused)
+    return {rank for rank, count in counts.items() if events[0].kind == "missing" or count == max(counts.values())}
 
 
 def gpu_errors(log: Sequence[LogEvent]) -> dict[int, LogEvent]:

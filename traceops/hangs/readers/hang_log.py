@@ -226,13 +226,17 @@ class Attempts:
                 parts[part].append(event)
         return tuple(tuple(parts[part]) for part in sorted(parts))
 
+    def _went_on(self, last: int) -> bool:
+        """Whether the ranks that torchrun started again made steps, or the log's beginning came again, behind line
+        `last`: what earlier ones had printed came before that."""
+        steps = any(last - first >= ADVANCE for scale, (first, last) in self._counts.items() if scale != "epochs")
+        beyond = (one.found[-1] for one in self._beginnings.values() if one.is_furthest)
+        return (last <= self.begun and steps) or any(last < begin for begin in beyond)
+
     def latest(self, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
         """Those of the last attempt that tells anything: one before it explains only itself."""
         last = max((event.line for event in events), default=0)
-        # The ranks that torchrun started again made steps: what earlier ones had printed came before that.
-        steps = any(last - first >= ADVANCE for scale, (first, last) in self._counts.items() if scale != "epochs")
-        beyond = (one.found[-1] for one in self._beginnings.values() if one.is_furthest)
-        if last > 0 and ((last <= self.begun and steps) or any(last < begin for begin in beyond)):
+        if last > 0 and self._went_on(last):
             return tuple(as_outlived(event) if event.kind != "status" else event for event in events)
         alone = not (self._launched or self._unsure) and all(event.rank is None for event in events)
         begun = [*self._begun_again(), *reruns(events)] if alone else []

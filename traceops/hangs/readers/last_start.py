@@ -180,7 +180,7 @@ def _words(container: Sequence[str], own: Sequence[str], now: Sequence[str]) -> 
     restarts'."""
     text = "\n".join(now)
     how: _Now = "waiting"
-    if now and _RUNNING.search(text) is not None:
+    if _RUNNING.search(text) is not None:
         how = "running"
     elif _DONE.search(text) is not None:
         how = "completed"
