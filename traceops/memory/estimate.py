@@ -504,7 +504,7 @@ def _rehearse(asked: AskedScript) -> tuple[ScriptAnswer | None, str]:
             list(asked.words), asked.rank, asked.world_size, GPUS_A_HOST,
             asked.capacity or hardware_of("H200").capacity, asked.steps, workspaces_of(asked.gpu), str(path),
         )  # fmt: skip
-        command = [*command_of("traceops.memory.script_process"), msgspec.json.encode(request).decode()]
+        command = [*command_of("traceops.memory.worker"), msgspec.json.encode(request).decode()]
         code = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(os.environ), check=False
         ).returncode
