@@ -18,7 +18,7 @@ from traceops.across.undisturbed import Undisturbed
 from traceops.core.arrays import median
 from traceops.core.claims import Claim, reason, restated
 from traceops.core.facts import Fact
-from traceops.core.findings import SEVERITIES, Evidence, Finding, Severity, severity_of
+from traceops.core.findings import SEVERITIES, Evidence, Severity, severity_of
 from traceops.core.rule import Bounds, Verdict, described
 from traceops.core.units import stored
 from traceops.core.words import WINDOW
@@ -315,23 +315,16 @@ def waited_pct(inputs: Inputs) -> float:
 def without_waiting(verdict: Verdict, share_pct: Fact, bounds: Sequence[float], waited: float) -> Verdict:
     """The verdict, as severe as what is left of the transfer where all of the waiting for a core lies in it. share_pct:
     the metric of the finding's evidence that is held to the bounds."""
-    if waited < WAITS_PCT:
-        return verdict
-    return replace(verdict, findings=tuple(_without(one, share_pct, bounds, waited) for one in verdict.findings))
-
-
-def _without(found: Finding, share_pct: Fact, bounds: Sequence[float], waited: float) -> Finding:
-    share = next((e.value for e in found.evidence if e.fact is share_pct), None)
-    if not isinstance(share, (int, float)):
-        return found
-    left = severity_of(share - waited, *bounds) or "info"
-    if SEVERITIES.index(left) >= SEVERITIES.index(found.severity):
-        return found
-    return replace(
-        restated(found, _CLAIMS[str(found.kind)], core_pct=waited),
-        severity=left,
-        evidence=(*found.evidence, Evidence(Fact.WAITS_FOR_A_CORE, round(waited, 1), "% of recorded steps", WAITS_PCT)),
-    )
+    findings = []
+    for found in verdict.findings:
+        share = found.number(share_pct)
+        left = severity_of((share or 0.0) - waited, *bounds) or "info"
+        if waited >= WAITS_PCT and share is not None and SEVERITIES.index(left) < SEVERITIES.index(found.severity):
+            core = Evidence(Fact.WAITS_FOR_A_CORE, round(waited, 1), "% of recorded steps", WAITS_PCT)
+            found = restated(found, _CLAIMS[str(found.kind)], core_pct=waited)
+            found = replace(found, severity=left, evidence=(*found.evidence, core))
+        findings.append(found)
+    return replace(verdict, findings=tuple(findings))
 
 
 _CLAIMS: Mapping[str, type[Claim]] = {

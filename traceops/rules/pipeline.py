@@ -145,8 +145,10 @@ def judge_uneven(run: CrossRank) -> Verdict:
     way, kept = ("shared", Fact.SAVED_BY_EVEN_STAGES) if at_pace is None else ("pace", Fact.SAVED_AT_THE_OTHERS_PACE)
     then, pct = (step - saved) / 1e6, 100 * saved / step
     claim = replace(_uneven(worst, words), way=way, step=step / 1e6, then=then, pct=pct, slower=slower)
-    if slower is None:
-        claim = replace(claim, moved=moved, faster=_faster(worst))
+    if slower is None:  # blocks would move to the two ranks with the least work
+        below = sorted((stage for stage in worst.stages if stage.work < worst.mean_work), key=lambda one: one.work)
+        faster = tuple(one.rank for one in sorted(below[:2], key=lambda one: one.stage))
+        claim = replace(claim, moved=moved, faster=faster)
     rank = worst.slowest.rank
     evidence = [
         *_saved_and_work(kept, worst, saved, step, words),
@@ -377,13 +379,6 @@ def _no_pipeline(run: CrossRank, rule: Rule) -> Verdict:
     if any(own.summary.through_host and not len(own.summary.comm.start) for own in run.ranks):
         return rule.not_evaluated(reason("pipeline", "through_host"))
     return rule.clear(reason("pipeline", "no_pipeline"))
-
-
-def _faster(bubble: Bubble) -> tuple[int, ...]:
-    """The two ranks with the least work, in the order of their stages."""
-    below = [stage for stage in bubble.stages if stage.work < bubble.mean_work]
-    fastest = sorted(below, key=lambda stage: stage.work)[:2]
-    return tuple(stage.rank for stage in sorted(fastest, key=lambda stage: stage.stage))
 
 
 def _mean(bubble: Bubble, what: str) -> float:

@@ -62,12 +62,10 @@ def judge_log(fabric: Fabric, others: Sequence[Look]) -> list[Look]:
     what other files told; what they judged is not judged again."""
     if fabric.log is None:
         return []
-    told = [look for look in (*_warnings(fabric, fabric.log), *_gpudirect(fabric, fabric.log)) if _is_new(look, others)]
-    return [*told, *_untold(told, others)]
-
-
-def _is_new(look: Look, others: Sequence[Look]) -> bool:
-    return not any(one.rule == look.rule and one.level != "not_evaluated" for one in others)
+    known = {look.rule for look in others if look.level != "not_evaluated"}
+    logged = (*_warnings(fabric, fabric.log), *_gpudirect(fabric, fabric.log))
+    new = [look for look in logged if look.rule not in known]
+    return [*new, *_untold(new, others)]
 
 
 def _warnings(fabric: Fabric, log: NcclLog) -> list[Look]:
@@ -75,23 +73,13 @@ def _warnings(fabric: Fabric, log: NcclLog) -> list[Look]:
     looks = []
     for remark in log.host_remarks:
         host = remark.host or log.files[0]
+        places = [place for one in log.communicators for place in one.places.values() if place.host == remark.host]
+        gpus = {place.bus_id or (place.pid, place.cuda_device) for place in places}  # none where the log does not tell
         if remark.kind == "numa_balancing":
             looks.append(looked(host, "numa", "balancing"))
-        elif _gpus_of(log, remark.host) != 1:
+        elif len(gpus) != 1:
             looks.append(judge_iommu_warning(_all_linked(fabric, remark.host), host))
     return looks
-
-
-def _gpus_of(log: NcclLog, host: str) -> int:
-    """How many GPUs of a host the log's communicators use; 0 where it does not tell."""
-    return len(
-        {
-            place.bus_id or (place.pid, place.cuda_device)
-            for one in log.communicators
-            for place in one.places.values()
-            if place.host == host
-        }
-    )
 
 
 def _all_linked(fabric: Fabric, host: str) -> bool:
@@ -110,20 +98,14 @@ def _gpudirect(fabric: Fabric, log: NcclLog) -> list[Look]:
         own = devices.setdefault((network.host, network.plugin), {})
         for name, on in network.gdr.items():
             own[name] = own.get(name, True) and on
-    looks = (
-        judge_gdr_logged(plugin, told, _names(fabric, host), host or log.files[0])
-        for (host, plugin), told in devices.items()
-    )
+    looks = []
+    for (host, plugin), logged in devices.items():
+        # Models of the host's GPUs, as far as topologies and nccl-tests tell
+        gpus = [gpu for machine in fabric.machines if same_host(machine.host, host) for gpu in machine.gpus]
+        models = [gpu.name for gpu in gpus if gpu.name]
+        models += [rank.gpu for one in fabric.benchmarks for rank in one.ranks if same_host(rank.host, host)]
+        looks.append(judge_gdr_logged(plugin, logged, list(dict.fromkeys(models)), host or log.files[0]))
     return [look for look in looks if look is not None]
-
-
-def _names(fabric: Fabric, host: str) -> list[str]:
-    """Models of a host's GPUs, as far as topologies and nccl-tests tell."""
-    names = [
-        gpu.name for machine in fabric.machines if same_host(machine.host, host) for gpu in machine.gpus if gpu.name
-    ]
-    names += [rank.gpu for one in fabric.benchmarks for rank in one.ranks if same_host(rank.host, host)]
-    return list(dict.fromkeys(names))
 
 
 def _untold(told: Sequence[Look], others: Sequence[Look]) -> list[Look]:
@@ -153,7 +135,10 @@ def judge_table(table: SmiTable, listed: Sequence[ListedGpu], host: str) -> tupl
     found = [look for look in judge_gpus(smi, host) if look.rule != OTHERS.id]
     looks = [look for look in found if look.rule in told or look.level not in ("ok", "not_evaluated")]
     if len(smi.gpus) > 1 and any(CUT in gpu.name for gpu in smi.gpus):
-        looks = [_uncertain(look) for look in looks]
+        # GPUs whose names are alike as far as they are shown may be of two models
+        alike = {look.rule for look in looks if look.level == "ok"} & {UNLIKE_GPUS.id}
+        why = texts("looks", "gpus")["names_cut.why"]
+        looks = [replace(one, level="not_evaluated", why=why) if one.rule in alike else one for one in looks]
     return looks, told | {look.rule for look in looks}
 
 
@@ -174,18 +159,12 @@ def judge_list(listed: Sequence[ListedGpu], host: str) -> tuple[list[Look], set[
 def _with_names(gpus: Sequence[SmiGpu], listed: Sequence[ListedGpu]) -> tuple[SmiGpu, ...]:
     """The GPUs with whole names, where the list is of the same ones."""
     names = {gpu.index: gpu.name for gpu in listed}
-    same = len(gpus) == len(names) and all(_fits(gpu.name, names.get(gpu.index, "")) for gpu in gpus)
+    same = len(gpus) == len(names)
+    for gpu in gpus:
+        shown, cut, _ = gpu.name.partition(CUT)
+        whole = names.get(gpu.index, "")
+        same = same and (whole.startswith(shown.rstrip()) if cut else whole == shown)
     return tuple(replace(gpu, name=names[gpu.index]) for gpu in gpus) if same else tuple(gpus)
-
-
-def _fits(name: str, whole: str) -> bool:
-    return whole.startswith(name.partition(CUT)[0].rstrip()) if CUT in name else name == whole
-
-
-def _uncertain(look: Look) -> Look:
-    """GPUs whose names are alike as far as they are shown may be of two models."""
-    cut = look.rule == UNLIKE_GPUS.id and look.level == "ok"
-    return replace(look, level="not_evaluated", why=texts("looks", "gpus")["names_cut.why"]) if cut else look
 
 
 # The oldest driver for Linux that runs programs of a CUDA: from 11 on by major version (CUDA Compatibility, "Minor
@@ -290,14 +269,12 @@ def _apart(apart: Apart, host: str) -> Look:
     """Two files that cannot be of one machine: nothing is said across them."""
     file, other = (PurePath(path).name for path in (apart.file, apart.other))
     why = apart.why
-    gpu = f"GPU{why.gpu}"
+    gpu, look = f"GPU{why.gpu}", partial(looked, host, "gpu_modes", "two_machines", kind_of=why.kind)
     ours, theirs = (
         f"a {gpu}" if number is None else f"{number} GPU{'' if number == 1 else 's'}"
         for number in (why.ours, why.theirs)
     )
-    return looked(
-        host, "gpu_modes", "two_machines", kind_of=why.kind, file=file, other=other, gpu=gpu, ours=ours, theirs=theirs
-    )
+    return look(file=file, other=other, gpu=gpu, ours=ours, theirs=theirs)
 
 
 def _xids(log: DriverLog, labels: Mapping[str, str], host: str) -> list[Look]:
