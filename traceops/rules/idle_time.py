@@ -178,7 +178,7 @@ class Idle(Struct, frozen=True):
     light: bool = False  # whether the light window tells how long the device is idle
     wait_ms: float = 0.0
     in_time_ms: float | None = None  # of input that is late in every few steps: the mean of the others
-    seen_ms: float = 0.0  # in which looks at the host see it wait for input, see idle_input.seen_waiting_ms
+    seen_ms: float = 0.0  # in which looks at the host see it wait for input, see seen_waiting_ms
     by_looks: bool = False  # whether these tell how long it is
 
     @property
@@ -207,7 +207,7 @@ def idle_of(
     takes as long without the profiler; the host's does not. Where there is a light window, it shows how long the device
     is idle: no cause of that can take longer. Input is claimed as recorded (TO-I002), so the host has no more than what
     that leaves, or what the looks at the host leave that saw it wait for input in the other steps. host_share: of idle
-    time, as recorded. seen_input_ms: see idle_input.seen_waiting_ms."""
+    time, as recorded. seen_input_ms: see seen_waiting_ms."""
     for_input = max(times.mean_ms("idle_input"), seen_input_ms)
     recorded, step = times.mean_ms(bucket), times.step_ms
     own = None if undisturbed is None or not times.summary.on_gpu else undisturbed.of(times.summary.rank)

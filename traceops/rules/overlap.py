@@ -308,8 +308,8 @@ def waited_pct(inputs: Inputs) -> float:
     if not on_cpu(run) and not run.through_host:
         return 0.0
     waits = recorded_waits(inputs.observed)
-    told = [waits[rank].beside_pct if rank in waits else 0.0 for rank in (t.summary.rank for t in run.ranks)]
-    return median(told) if told else 0.0
+    beside = [waits[rank].beside_pct if rank in waits else 0.0 for rank in (t.summary.rank for t in run.ranks)]
+    return median(beside) if beside else 0.0
 
 
 def without_waiting(verdict: Verdict, share_pct: Fact, bounds: Sequence[float], waited: float) -> Verdict:

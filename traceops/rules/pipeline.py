@@ -129,8 +129,8 @@ def judge_uneven(run: CrossRank) -> Verdict:
         return without_replay(UNEVEN_STAGES, run, BOUNDS.even_pct[2])
     step = run.replay.what_if.mean_ns(run.replay.what_if.replayed_ns)
     slow = [bubble for bubble in run.bubbles if bubble.is_slow_rank]
-    if slow and step and (told := _judge_slow_rank(run, max(slow, key=_beyond_mean), step)).findings:
-        return told
+    if slow and step and (verdict := _judge_slow_rank(run, max(slow, key=_beyond_mean), step)).findings:
+        return verdict
     if (saved := run.replay.what_if.saved_ns(STAGES_EVEN)) is None or not step:
         return UNEVEN_STAGES.not_evaluated(reason("pipeline", "no_replay_of_even_stages"))
     worst = max(run.bubbles, key=_beyond_mean)
