@@ -66,19 +66,18 @@ def unjudged_time(run: CrossRank, checks: Sequence[Check], *, on_cpu: bool) -> t
     worst = max(by_rank, key=lambda rank: (sum(by_rank[rank].values()), -rank), default=None)
     if worst is None:
         return ()
-    ledger = next(times.summary.ledger for times in run.ranks if times.summary.rank == worst)
-    early = 2 * ledger.unrecorded > int(ledger.buckets["idle_unknown"].sum())
-    special: dict[str, _Why] = {
-        "compute": "no_device",
-        "comm_unmatched": "unmatched",
-        "idle_unknown": "not_recorded" if early else "no_launch",
-    }
+    special: dict[str, _Why] = {"compute": "no_device", "comm_unmatched": "unmatched", "idle_unknown": "no_launch"}
     found = []
     for name, pct in by_rank[worst].items():
+        if pct < LEAST_PCT:
+            continue
         rules = JUDGED_BY.get(name, ()) if name in open_buckets else ()
         why = special.get(name, "not_evaluated" if rules else "no_rule")
-        if pct >= LEAST_PCT:
-            found.append(UnjudgedBucket(name, worst, stored(pct), why, rules[0].id if rules else None))
+        if name == "idle_unknown":
+            ledger = next(times.summary.ledger for times in run.ranks if times.summary.rank == worst)
+            early = 2 * ledger.unrecorded > int(ledger.buckets[name].sum())
+            why = "not_recorded" if early else why
+        found.append(UnjudgedBucket(name, worst, stored(pct), why, rules[0].id if rules else None))
     return tuple(sorted(found, key=lambda one: -one.pct))
 
 
