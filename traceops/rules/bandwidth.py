@@ -321,9 +321,8 @@ def judge_through_host(run: CrossRank) -> Verdict:
     claim = replace(claim, link=link.link, then=max(step - saved, 0.0))
     evidence.append(Evidence(Fact.REFERENCE, round(link.busbw_gbs, 2), "GB/s"))
     evidence.append(Evidence(Fact.SAVED_WITH_NCCL, stored(saved), words.unit("ms")))
-    return THROUGH_HOST.verdict(
-        THROUGH_HOST.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=stored(saved))
-    )
+    found = THROUGH_HOST.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=stored(saved))
+    return THROUGH_HOST.verdict(found)
 
 
 def _why_not_through_host(run: CrossRank) -> str | None:

@@ -39,7 +39,7 @@ _MOST: dict[Purpose, Severity] = {"offload": "warning"}
 _MEMORY = {"pageable": "pageable ", "pinned": "pinned ", "unknown": ""}
 _LONGEST = 60
 _UNEVEN = 2.0  # times as many bytes as so many typical copies have: one of them has most
-_ALL_OF_IT = 0.9  # of the exposed time: with less saved, it is said why
+_ALL_OF_IT = 0.9  # of the exposed time: with less saved, the reason is given
 _MUCH = 0.2  # of the exposed time, in other copies than those named
 _FAR_BELOW = 0.8  # of the link's speed
 

@@ -336,7 +336,7 @@ def waits_for_input(idle: Sequence[Idle], whole: WholeRun | None) -> list[Idle]:
 
 _AS_SLOW = 0.5  # of the step
 
-_MUCH = 0.2  # more workers where the rest of a step is shorter: told as a range
+_MUCH = 0.2  # more workers where the rest of a step is shorter: given as a range
 
 
 def loading_evidence(times: RankTimes, words: StepWords) -> tuple[Evidence, ...]:

@@ -106,9 +106,8 @@ def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms:
         *basis.evidence(words),
     ]
     ranks, impact = sorted(members), stored(gain.ms)
-    return SMALL_COLLECTIVES.verdict(
-        SMALL_COLLECTIVES.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=impact)
-    )
+    found = SMALL_COLLECTIVES.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=impact)
+    return SMALL_COLLECTIVES.verdict(found)
 
 
 def _small_severity(share: float, of_step: float, gain: overlap_gain.Gain, step: float) -> Severity | None:
@@ -152,9 +151,8 @@ def _judge_calls(run: CrossRank, basis: overlap_gain.Basis) -> Verdict | None:
         *basis.evidence(words),
     ]
     claim, ranks = calls.claim(words, basis.recorded), sorted(times.summary.rank for times in run.ranks)
-    return SMALL_COLLECTIVES.verdict(
-        SMALL_COLLECTIVES.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=stored(gain.ms))
-    )
+    found = SMALL_COLLECTIVES.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=stored(gain.ms))
+    return SMALL_COLLECTIVES.verdict(found)
 
 
 def _of_typical_steps(run: CrossRank, small: Sequence[Collective]) -> tuple[list[Collective], int]:
@@ -297,9 +295,8 @@ def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None, hos
         *basis.evidence(words),
     ]
     ranks = [times.summary.rank for times in run.ranks]
-    return LATE_START.verdict(
-        LATE_START.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=stored(gain.ms))
-    )
+    found = LATE_START.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=stored(gain.ms))
+    return LATE_START.verdict(found)
 
 
 def waited_pct(inputs: Inputs) -> float:

@@ -156,9 +156,8 @@ def judge_uneven(run: CrossRank) -> Verdict:
         Evidence(Fact.OF_ITS_BLOCKS_TO_MOVE, round(moved, 1), "%", rank=rank),
     ]
     cause = None if slower is None else "gpu_compute"
-    return UNEVEN_STAGES.verdict(
-        UNEVEN_STAGES.finding(severity, "high", claim, evidence, ranks=[rank], impact_ms=_ms(saved), cause=cause)
-    )
+    found = UNEVEN_STAGES.finding(severity, "high", claim, evidence, ranks=[rank], impact_ms=_ms(saved), cause=cause)
+    return UNEVEN_STAGES.verdict(found)
 
 
 def _beyond_mean(bubble: Bubble) -> float:
@@ -277,9 +276,8 @@ def _judge_slow_rank(run: CrossRank, worst: Bubble, step: float) -> Verdict:
         *(Evidence(Fact.WORK_OF_THE_SAME_STAGE, _ms(s.work), words.unit("ms"), rank=s.rank) for s in worst.twins),
     ]
     cause = "gpu_compute" if any(times.summary.on_gpu for times in run.ranks) else "host"
-    return UNEVEN_STAGES.verdict(
-        UNEVEN_STAGES.finding(severity, "high", claim, evidence, ranks=[rank], impact_ms=_ms(saved), cause=cause)
-    )
+    found = UNEVEN_STAGES.finding(severity, "high", claim, evidence, ranks=[rank], impact_ms=_ms(saved), cause=cause)
+    return UNEVEN_STAGES.verdict(found)
 
 
 def _saved_and_work(fact: Fact, worst: Bubble, saved: float, step: float, words: StepWords) -> list[Evidence]:
@@ -331,9 +329,8 @@ def judge_bubble(run: CrossRank) -> Verdict:
         Evidence(Fact.MICRO_BATCHES, pipeline.micro_batches),
     ]
     impact = _ms(waiting if saved is None else saved)
-    return LARGE_BUBBLE.verdict(
-        LARGE_BUBBLE.finding(severity, "high", claim, evidence, ranks=pipeline.ranks, impact_ms=impact)
-    )
+    found = LARGE_BUBBLE.finding(severity, "high", claim, evidence, ranks=pipeline.ranks, impact_ms=impact)
+    return LARGE_BUBBLE.verdict(found)
 
 
 def judge_late(
@@ -366,9 +363,8 @@ def judge_late(
         for stage in worst.stages
     ]
     severity, ranks = "info" if starved else severity, worst.pipeline.ranks
-    return LATE_SENDS.verdict(
-        LATE_SENDS.finding(severity, "medium", claim, evidence, ranks=ranks, impact_ms=_ms(waiting))
-    )
+    found = LATE_SENDS.finding(severity, "medium", claim, evidence, ranks=ranks, impact_ms=_ms(waiting))
+    return LATE_SENDS.verdict(found)
 
 
 def _no_pipeline(run: CrossRank, rule: Rule) -> Verdict:

@@ -256,9 +256,8 @@ def judge_backward_sync(ranks: Sequence[RankSummary], manifest: dict[str, Any]) 
         promised=by, steps=max(backward.steps_with_backward for backward in with_backward.values())
     )
     evidence = [Evidence(Fact.STEPS_SYNCHRONISED_INSIDE_BACKWARD, 0, "steps", 1), Evidence(Fact.PROMISED_BY, by)]
-    return NO_SYNC_IN_BACKWARD.verdict(
-        NO_SYNC_IN_BACKWARD.finding("warning", "high", claim, evidence, ranks=sorted(with_backward))
-    )
+    found = NO_SYNC_IN_BACKWARD.finding("warning", "high", claim, evidence, ranks=sorted(with_backward))
+    return NO_SYNC_IN_BACKWARD.verdict(found)
 
 
 def _no_promise(ranks: Sequence[RankSummary], manifest: Mapping[str, Any], *, promised: bool) -> str:

@@ -119,7 +119,7 @@ _NUMBERS = re.compile(r"\d+")
 _WASTE = ("recompilation", "garbage_collection", "allocator", "input")  # what no training wants
 _LEAST_TIMES = 2
 _LEAST_STEPS = 3
-_PART = 0.5  # of that time: if less of it makes steps stand out, it is told as a part of all steps
+_PART = 0.5  # of that time: if less of it makes steps stand out, it is named as a part of all steps
 _ID = re.compile(r"\d+/\d+: ")  # of the guard, in torch's reason
 
 
@@ -129,7 +129,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
         return [UNLIKE_OVER_RUN.not_evaluated(reason("whole_run", "not_observed"))]
     recorded = causes_of_unlike(inputs)
     named = [
-        one for one in run.occasions if _is_told(one, recorded.get(one.cause, 0)) and not is_phase(one, inputs.rounds)
+        one for one in run.occasions if _is_named(one, recorded.get(one.cause, 0)) and not is_phase(one, inputs.rounds)
     ]
     in_most = []
     for cause, shares in (("garbage_collection", run.garbage), ("recompilation", run.compiled)):
@@ -167,7 +167,7 @@ def _without_a_cause(run: WholeRun, inputs: Inputs) -> Verdict:
     return UNLIKE_OVER_RUN.clear(why) if little else UNLIKE_OVER_RUN.not_evaluated(why)
 
 
-def _is_told(one: Occasion, recorded: int) -> bool:
+def _is_named(one: Occasion, recorded: int) -> bool:
     """recorded: how often the same came in the recorded steps, which are none of those that it counts."""
     if one.cause == "unknown" or one.share_pct < BOUNDS.unlike_pct[0]:
         return False
