@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -36,11 +36,6 @@ from traceops.traces.discover import TraceFile
 from traceops.traces.source import is_remote
 from traceops.traces.windows import SUFFIX, SummaryHeader, trace_stem
 from traceops.version import __version__
-
-# The line that says how far the reading of traces is: ranks, MB, MB/s, time left.
-
-if TYPE_CHECKING:
-    pass
 
 _MOMENT_S = 0.5  # what takes no longer needs no line
 _BETWEEN_S = 0.1
@@ -146,14 +141,7 @@ def summarize_all(files: Sequence[TraceFile], options: MapOptions) -> tuple[list
     results = _Results(files, options.progress)
     here, away = ([], files) if options.executor is not None else _divide(files, options.jobs or cores())
     ahead = options.executor is None and min(len(away) or 1, options.jobs or cores()) < cores()
-    do = partial(
-        _outcome,
-        cache=options.cache,
-        with_hta=options.with_hta,
-        ahead=ahead,
-        own_kernels=options.own_kernels,
-        gpu=options.gpu,
-    )
+    do = partial(_outcome, options=replace(options, executor=None, progress=None, meanwhile=None), ahead=ahead)
     if away:
         map_files(do, away, results, options.jobs, options.executor, options.meanwhile)
     for file in here:
@@ -167,7 +155,7 @@ def write_summary(file: TraceFile) -> Path:
     target = Path(trace_stem(file.path) + SUFFIX)
     content = content_of(file.path)
     try:
-        packed = _packed(_header(file, content, with_hta=False), summarize(file))
+        packed = _packed(_header(file, content, MapOptions()), summarize(file))
     except _FORESEEN as error:
         raise InputError(f"{file.path}: {_said(error)}") from error
     if content is None or not is_unchanged(file.path, content):
@@ -189,16 +177,13 @@ def _divide(files: Sequence[TraceFile], jobs: int) -> tuple[Sequence[TraceFile],
     return files, []
 
 
-def _outcome(
-    file: TraceFile, *, cache: bool, with_hta: bool, ahead: bool, own_kernels: tuple[str, ...] = (), gpu: str = "",
-    here: bool = False,
-) -> Outcome:  # fmt: skip
+def _outcome(file: TraceFile, options: MapOptions, ahead: bool, here: bool = False) -> Outcome:
     """In a worker, or here: the summary of a file; no file hides the others."""
     try:
-        return _found(file, cache, with_hta, ahead, own_kernels, gpu, here)
+        return _found(file, options, ahead, here)
     except InputError as error:
         missing = not is_remote(file.path) and not Path(file.path).exists()
-        return Outcome(problem=problem_of(error), missing_on=_host() if missing else "")
+        return Outcome(problem=problem_of(error), missing_on=os.uname().nodename if missing else "")
     except _FORESEEN as error:
         return Outcome(problem=_said(error))
 
@@ -212,25 +197,19 @@ def _said(error: Exception) -> str:
     return odd_value_text(error)
 
 
-def _host() -> str:
-    return os.uname().nodename
-
-
-def _found(
-    file: TraceFile, cache: bool, with_hta: bool, ahead: bool, own_kernels: tuple[str, ...], gpu: str, here: bool
-) -> Outcome:
+def _found(file: TraceFile, options: MapOptions, ahead: bool, here: bool) -> Outcome:
     """The summary of a file: itself if it is one, one made before, or else a new one."""
     if file.summarized:
         return Outcome(read_packed(file.path))
-    folder = kept.cache_folder() if cache else None
+    folder = kept.cache_folder() if options.cache else None
     content = content_of(file.path) if folder or file.summary else None
-    header = _header(file, content, with_hta, own_kernels, gpu)
+    header = _header(file, content, options)
     if file.summary and (known := kept.read_same(file.summary, header)):
         return Outcome(known)
     place = folder if content is not None else None
     if place is not None and (known := kept.load(place, header)):
         return Outcome(known)
-    summary = summarize(file, with_hta, ahead, own_kernels, gpu)
+    summary = summarize(file, options.with_hta, ahead, options.own_kernels, options.gpu)
     if misfit := why_unfit(summary):
         return Outcome(problem=misfit)
     if here and place is None and summary.event_count <= _FEW_EVENTS:
@@ -243,17 +222,15 @@ def _found(
     return Outcome(packed, fits=True)
 
 
-def _header(
-    file: TraceFile, content: Content | None, with_hta: bool, own_kernels: tuple[str, ...] = (), gpu: str = ""
-) -> SummaryHeader:
-    code = code_fingerprint(with_hta)
-    if code and (rates := kept_fingerprint()):
-        code += f" and rates {rates}"
-    if code and gpu:
-        code += f" and GPU {gpu!r}"
+def _header(file: TraceFile, content: Content | None, options: MapOptions) -> SummaryHeader:
+    if code := "" if content is None else code_fingerprint(options.with_hta):  # nothing asks for it without a digest
+        rates = kept_fingerprint()
+        code += f" and rates {rates}" if rates else ""
+        code += f" and GPU {options.gpu!r}" if options.gpu else ""
+        code += f" and kernels {options.own_kernels!r}" if options.own_kernels else ""
     return SummaryHeader(
         version=__version__,
-        code=f"{code} and kernels {own_kernels!r}" if code and own_kernels else code,
+        code=code,
         trace=file.path,
         digest=content.digest if content else "",
         rank=file.rank,
@@ -262,7 +239,7 @@ def _header(
         world_size=file.world_size,
         started_ns=file.started_ns,
         steps=file.steps,
-        with_hta=with_hta,
+        with_hta=options.with_hta,
     )
 
 
