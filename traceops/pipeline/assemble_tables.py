@@ -368,7 +368,7 @@ def copy_rows(run: CrossRank) -> tuple[CopyRow, ...]:
     return tuple(sorted(rows, key=lambda row: -row.exposed_ms))
 
 
-def hta_rows(run: CrossRank) -> dict[str, tuple[dict[str, Any], ...]]:
+def hta_rows(ranks: Sequence[RankSummary]) -> dict[str, tuple[dict[str, Any], ...]]:
     """HTA's own tables, each rank's under each other, in HTA's columns."""
     found: dict[str, tuple[dict[str, Any], ...]] = {}
     for attribute, name in (
@@ -379,11 +379,13 @@ def hta_rows(run: CrossRank) -> dict[str, tuple[dict[str, Any], ...]]:
         ("kernels", "hta_kernels"),
         ("launches", "hta_launch_statistics"),
         ("queue_length", "hta_queue_length"),
+        ("sequences", "hta_frequent_sequences"),
+        ("counters", "hta_cupti_counters"),
     ):
-        tables = [(times.summary.rank, getattr(times.summary.hta, attribute) or {}) for times in run.ranks]
         rows = [
-            {"rank": rank, **dict(zip(table, values, strict=True))}
-            for rank, table in tables
+            {"rank": own.rank} | dict(zip(table, values, strict=True))
+            for own in ranks
+            if (table := getattr(own.hta, attribute)) is not None
             for values in zip(*table.values(), strict=True)
         ]
         if rows:
