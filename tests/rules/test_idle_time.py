@@ -24,7 +24,7 @@ from traceops.measure.ledger import BUCKETS
 from traceops.measure.summary import summarize
 from traceops.pipeline import conclude
 from traceops.pipeline.analyze import analyze
-from traceops.pipeline.mapping.summary_file import why_unfit
+from traceops.pipeline.mapping.summary_file import check_summary
 from traceops.render.report.card import card_of
 from traceops.render.report.coverage import unjudged_sentence
 from traceops.rules.idle import INPUT_BOUND, of_storage
@@ -276,7 +276,7 @@ def test_all_that_is_by_step_is_of_the_window_where_steps_are_one(name):
     path = COLLECTED.parents[1] / name / "trace.json.gz"
     summary = as_one_window(summarize(TraceFile(rank=0, path=str(path), rank_from="name")))
     assert summary.anomaly is not None or summary.held
-    assert not why_unfit(summary)
+    check_summary(summary)
 
 
 def gained(busy_ms, recorded_busy_ms, saved_ms, recorded_ms=100.0):

@@ -202,6 +202,13 @@ _CELL = (str, int, float, type(None))
 _MOST_TIME = 1 << 61  # ns, in 2043; sums of some still fit an int64
 
 
+def check_summary(summary: RankSummary) -> None:
+    """Raises ValueError naming the part that does not fit the others."""
+    for what, fits in _conditions(summary):
+        if not fits:
+            raise ValueError(f"its {what} does not fit the rest")
+
+
 def _conditions(summary: RankSummary) -> Iterator[tuple[str, bool]]:
     comm, program, steps = summary.comm, summary.program, len(summary.step_numbers)
     count = len(comm.args)
@@ -338,12 +345,15 @@ def unpack(data: bytes, seen: dict[Any, Any], *, fits: bool = False) -> tuple[Su
 
 def why_unfit(summary: RankSummary) -> str:
     """What is wrong where the parts of a summary do not fit each other."""
-    wrong = next((what for what, fits in _conditions(summary) if not fits), None)
-    return "" if wrong is None else _unfit(f"its {wrong} does not fit the rest")
+    try:
+        check_summary(summary)
+    except ValueError as error:
+        return _unfit(error)
+    return ""
 
 
-def _unfit(why: object) -> str:
-    return f"it cannot be read as a summary ({why}); {ANEW}"
+def _unfit(error: ValueError) -> str:
+    return f"it cannot be read as a summary ({error}); {ANEW}"
 
 
 def zipped(data: bytes) -> bytes:
