@@ -129,12 +129,9 @@ class Recorder:
         doing: Callable[[CaptureOperation], None],
         detaching: Detaching | None = None,
     ) -> None:
-        self._out = out
-        self.detaching = detaching
+        self._out, self.detaching = out, detaching
         self._traces = TraceFolder(out / f"rank_{rank}")
-        self.schedule = schedule
-        self._options = options
-        self._doing = doing
+        self.schedule, self._options, self._doing = schedule, options, doing
         self._profile: profile | None = None
         self._window = 0
         self._trace: str | None = None

@@ -46,8 +46,7 @@ class Capture:
     def __init__(
         self, settings: CaptureSettings, training: dict[str, Any] | None = None, *, automatic: bool = False
     ) -> None:
-        self.settings = settings
-        self.automatic = automatic
+        self.settings, self.automatic = settings, automatic
         samples = {"samples_per_step": settings.samples_per_step} if settings.samples_per_step else {}
         self._training = {**samples, **(training or {})}
         self._out: Path | None = None

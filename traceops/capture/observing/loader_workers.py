@@ -50,8 +50,7 @@ class StartedAnew:
     """
 
     def __init__(self, folder: Callable[[], Path | None], is_loaders: Callable[[Any], bool]) -> None:
-        self._folder = folder
-        self._is_loaders = is_loaders
+        self._folder, self._is_loaders = folder, is_loaders
         self._undo: list[Callable[[], Any]] = []
         quiet = Guard(lambda operation, error: None)
         contained(when_loaded, {"multiprocessing.context": self._install}, quiet, self._undo)
