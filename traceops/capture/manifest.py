@@ -298,13 +298,12 @@ def merge(
     **own: Any,
 ) -> RunManifest:
     """run.json's content from the manifests of the ranks and what only the caller knows; own: fields as they are."""
-    first = ranks[0] if ranks else None  # what all ranks have alike is as the first has it
-    facts = {} if first is None else first.facts
+    facts = ranks[0].facts if ranks else {}
     world = max([world_size or 1, *(rank.world_size for rank in ranks)])
     hosts = sorted({rank.host for rank in ranks})
     failed = {failure.rank: failure for failure in failures}
     failed |= {rank.rank: rank.failure for rank in ranks if rank.failure is not None}
-    all_notes = {*notes, *(rank.note for rank in ranks if rank.note)}
+    all_notes = {*notes, *filter(None, (rank.note for rank in ranks))}
     for numbers, failure in by_cause(list(failed.values())):
         who = f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
         all_notes.add(fill("capture", "ended_early", who=who, cause=cause_text(failure)))
@@ -317,24 +316,32 @@ def merge(
     }  # fmt: skip
     return RunManifest(
         **{**values, **own},
-        strategy=None if first is None else first.training.get("strategy"),
-        training={} if first is None else first.training,
-        schedule=None if first is None else first.schedule,
-        options={} if first is None else first.options,
-        device=None if first is None else first.device["type"],
+        **_of_all(ranks),
         world_size=world,
         nnodes=max(nnodes or 1, len(hosts)),
         hosts=hosts,
         started_ns=started_ns or min((r.started_ns for r in ranks if r.started_ns), default=None),
-        steps=max((rank.steps for rank in ranks), default=None),
-        profiled_steps=sorted({step for rank in ranks for step in rank.profiled_steps}),
-        unprofiled_step_ms=_median(value for rank in ranks for value in rank.unprofiled_step_ms),
-        profiled_step_ms=_median(value for rank in ranks for value in rank.profiled_step_ms),
-        ranks=[{key: value for key, value in asdict(rank).items() if key not in _OF_THE_RUN} for rank in ranks],
         ranks_missing=sorted(set(range(world)) - {rank.rank for rank in ranks}),
         notes=sorted(all_notes),
         failures=[failed[rank].as_dict() for rank in sorted(failed)],
     )
+
+
+def _of_all(ranks: list[RankManifest]) -> dict[str, Any]:
+    """What all ranks have alike, as the first has it, their steps, and the medians of their durations."""
+    first: dict[str, Any] = {"strategy": None, "training": {}, "schedule": None, "options": {}, "device": None}
+    if ranks:
+        one = ranks[0]
+        first |= {"training": one.training, "schedule": one.schedule, "options": one.options}
+        first |= {"strategy": one.training.get("strategy"), "device": one.device["type"]}
+    return {
+        **first,
+        "steps": max((rank.steps for rank in ranks), default=None),
+        "profiled_steps": sorted({step for rank in ranks for step in rank.profiled_steps}),
+        "unprofiled_step_ms": _median(value for rank in ranks for value in rank.unprofiled_step_ms),
+        "profiled_step_ms": _median(value for rank in ranks for value in rank.profiled_step_ms),
+        "ranks": [{key: value for key, value in asdict(rank).items() if key not in _OF_THE_RUN} for rank in ranks],
+    }
 
 
 def _median(values: Iterable[float]) -> float | None:

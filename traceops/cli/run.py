@@ -232,14 +232,17 @@ def decide(args: argparse.Namespace) -> Decided:
         launcher="none" if own else "torchrun", shown=Shown(args.all_ranks, not args.no_prefix),
         gather=args.gather and cluster.nnodes > 1, gather_port=args.gather_port,
         beside=schedulers.first_node_reports(cluster, os.environ), quiet=args.quiet,
-        stop_at=None if args.stop is None else _last_step(schedule, light=gpus > 0 and not args.no_light),
+        stop_at=_stop_at(args, schedule, gpus),
     )  # fmt: skip
     series = None if repeat is None else prepare(plan, args.against, repeat, os.environ)
     if cluster.nnodes == 1:  # on a shared disk another node may have begun to write the very same run
         refuse(out, overwrite=args.overwrite)
-    notes += [] if applied is None else [applied.line()]
-    notes += [] if fallback is None else [fallback.line(), *fallback.table()]
-    return Decided(plan, series, tuple(notes), args.overwrite)
+    return Decided(plan, series, (*notes, *_lines_of(applied, fallback)), args.overwrite)
+
+
+def _lines_of(applied: Applied | None, fallback: Fallback | None) -> list[str]:
+    lines = [] if applied is None else [applied.line()]
+    return lines if fallback is None else [*lines, fallback.line(), *fallback.table()]
 
 
 def _gpus_shown(config: TrainConfig, applied: Applied | None, extra_env: dict[str, str]) -> int:
@@ -289,6 +292,11 @@ def _limits(args: argparse.Namespace, own: bool) -> launchers.HangTimeouts | Non
     if args.hang_timeout == 0:
         return None
     return launchers.HangTimeouts(args.hang_timeout, 0.0 if own else args.init_timeout, kills=args.kill_on_hang)
+
+
+def _stop_at(args: argparse.Namespace, schedule: Schedule, gpus: int) -> int | None:
+    """Steps after which --stop ends the training."""
+    return None if args.stop is None else _last_step(schedule, light=gpus > 0 and not args.no_light)
 
 
 def _last_step(schedule: Schedule, *, light: bool) -> int:

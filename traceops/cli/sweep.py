@@ -211,12 +211,7 @@ def prepare(args: argparse.Namespace, points: Sequence[Point]) -> Trainings:
     if args.nnodes > 1:
         raise UsageError(_text("one_machine", nodes=args.nnodes))
     script = args.script[1:] if args.script[:1] == ["--"] else list(args.script)
-    if not script and any(axis.of_script for axis, _ in points[0].settings):
-        raise UsageError(_text("no_script"))
-    for axis, _ in points[0].settings:
-        if script and not axis.of_script and axis.key.replace("-", "_") in TrainConfig.__dataclass_fields__:
-            values = dict.fromkeys(value for point in points for one, value in point.settings if one is axis)
-            raise UsageError(_text("built_in", key=axis.key, values=",".join(values), script=shlex.join(script)))
+    _check_axes(points, script)
     name = args.name or ("sweep" if args.out is None else Path(args.out).name)
     folder = Path(run_defaults().folder, name).absolute() if args.out is None else Path(args.out).absolute()
     plans = [_decided(args, point, script, folder, name) for point in points]
@@ -226,6 +221,16 @@ def prepare(args: argparse.Namespace, points: Sequence[Point]) -> Trainings:
         if key not in _NOT_SHARED and value not in (None, False, [], ())
     )
     return Trainings(folder, tuple(points), tuple(plans), (*shared, *script), train=_train)
+
+
+def _check_axes(points: Sequence[Point], script: Sequence[str]) -> None:
+    """Raises UsageError for an option of a script where there is none, and for one of strategies beside a script."""
+    if not script and any(axis.of_script for axis, _ in points[0].settings):
+        raise UsageError(_text("no_script"))
+    for axis, _ in points[0].settings:
+        if script and not axis.of_script and axis.key.replace("-", "_") in TrainConfig.__dataclass_fields__:
+            values = dict.fromkeys(value for point in points for one, value in point.settings if one is axis)
+            raise UsageError(_text("built_in", key=axis.key, values=",".join(values), script=shlex.join(script)))
 
 
 _NOT_SHARED = frozenset(

@@ -189,7 +189,12 @@ def _report_traces(screen: Screen, plan: Plan, run: EndedRun, advise: bool) -> N
     elsewhere = world - len(ranks)
     if plan.cluster.nnodes > 1 and elsewhere > 0 and not plan.gather:
         screen.say(_text("elsewhere", ranks=elsewhere))
-    if not traced and (shorter := would_fit(ranks)) is not None:
+    _report_next(screen, plan, run, advise, traced)
+
+
+def _report_next(screen: Screen, plan: Plan, run: EndedRun, advise: bool, traced: int) -> None:
+    """What to type next. traced: ranks with a whole step."""
+    if not traced and (shorter := would_fit(run.ranks)) is not None:
         screen.say(_text("next_again", flags=shorter.flags))
     if run.failure is not None and any(plan.evidence.glob("flight_recorder_*")):
         screen.say(_text("next_diagnose_other", out=short_path(plan.out)))

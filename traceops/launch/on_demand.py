@@ -99,14 +99,20 @@ def unlike_since(steps: Sequence[TimedStep], window: Collection[int]) -> WindowD
     rhythm = _rhythm(settled, (later + max(step.us for step in settled)) / 2, later)
     if any(map(_compiles, own)):
         return WindowDue(Why.COMPILED, rhythm)
-    before = [step.us for step in plain if 0 < step.number < min(window)][-_NEAR:]
-    if len(before) == _NEAR and median(before) >= _SLOWER * later and min(before) >= _EACH_SLOWER * later:
+    if _were_slower([step.us for step in plain if 0 < step.number < min(window)][-_NEAR:], later):
         return WindowDue(Why.SLOWER, rhythm)
     usual, odd = median(step.us for step in own), max(step.us for step in own)
     again = _rhythm(behind, later + (odd - usual) / 2, later)
     if again is not None and any(again.has(step.number) and step.us >= _ODD * usual for step in own):
         return WindowDue(Why.INTERRUPTED, again)
     return None
+
+
+def _were_slower(steps_us: Sequence[int], later_us: float) -> bool:
+    """Whether the steps just before the window took longer than later ones."""
+    if len(steps_us) < _NEAR:
+        return False
+    return median(steps_us) >= _SLOWER * later_us and min(steps_us) >= _EACH_SLOWER * later_us
 
 
 def _settled_us(behind: Sequence[TimedStep]) -> float | None:

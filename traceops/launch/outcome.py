@@ -81,21 +81,29 @@ def first_failure(ranks: list[RankManifest], reported: dict[int, int]) -> Failur
     root = next(reversed(reported), None)  # which torchrun saw end first
     if root is not None and reported[root] == -signal.SIGTERM:
         # All lost another, and torchrun had to end them, too; or a SIGTERM from elsewhere ended those that ended.
-        only_echoes = all(
-            rank.rank != root and rank.exit_code == 128 + signal.SIGTERM and is_peer_failure(rank.error or "")
-            for rank in raised
-        )
         only_ended = all(code in (0, -signal.SIGTERM) for code in reported.values())
-        from_elsewhere = only_echoes if raised else only_ended
-        if from_elsewhere:
+        if _echoes_only(raised, root) if raised else only_ended:
             return Failure(root, shell_code(reported[root]), f"{ENDED_BY}{signal_name(signal.SIGTERM)}")
-    if raised:  # the first that torchrun did not end
-        by_itself = [rank for rank in raised if rank.exit_code != 128 + signal.SIGTERM]
-        first = min(by_itself or raised, key=lambda rank: rank.ended_ns or 0)
-        assert first.exit_code is not None
-        return Failure(first.rank, first.exit_code, first.error or f"exit code {first.exit_code}")
+    if raised:
+        return _first_raised(raised)
     others = ((rank, code) for rank, code in reversed(reported.items()) if code not in (0, -signal.SIGTERM))
     return next((Failure(rank, shell_code(code), f"exit code {code}") for rank, code in others), None)
+
+
+def _first_raised(raised: Sequence[RankManifest]) -> Failure:
+    """Of ranks that raised, the first that torchrun did not end."""
+    by_itself = [rank for rank in raised if rank.exit_code != 128 + signal.SIGTERM]
+    first = min(by_itself or raised, key=lambda rank: rank.ended_ns or 0)
+    assert first.exit_code is not None
+    return Failure(first.rank, first.exit_code, first.error or f"exit code {first.exit_code}")
+
+
+def _echoes_only(raised: Sequence[RankManifest], root: int) -> bool:
+    """Whether all lost another, and torchrun had to end them, too; root: whom torchrun saw end first."""
+    return all(
+        rank.rank != root and rank.exit_code == 128 + signal.SIGTERM and is_peer_failure(rank.error or "")
+        for rank in raised
+    )
 
 
 def left_early(

@@ -258,14 +258,9 @@ class _Running(Struct):
                 if self.goes_on:
                     self._look(pace)
             with contain("ask_window"):
-                asked = bool(received.others) and received.pass_on(self.tree.command(), self.records)
-                if self.on_demand is not None and self.goes_on:
-                    if asked:
-                        self.on_demand.signalled()
-                    self.on_demand.look(self.records)
-            with contain("save_state"):  # at the first Ctrl-C, of ranks that seem to hang
-                if self.hangs is not None and received == [signal.SIGINT] and self.goes_on and not self.hung:
-                    self.saving, self.heard = self.hangs.interrupted(self.records), len(received)
+                self._ask_for_windows()
+            with contain("save_state"):
+                self._save_before_the_end()
             saves = self.hangs is not None and len(received) == self.heard and self.hangs.saves()
             self.saving = self.saving and saves
             ending = self.goes_on and (self.hung or self.complete or bool(received))
@@ -288,6 +283,18 @@ class _Running(Struct):
         if not sys.platform.startswith("linux") or (self.process.poll() or 0) < 0:  # else it has ended them
             with contain("end_processes"):
                 self.tree.end()
+
+    def _ask_for_windows(self) -> None:
+        asked = bool(self.received.others) and self.received.pass_on(self.tree.command(), self.records)
+        if self.on_demand is not None and self.goes_on:
+            if asked:
+                self.on_demand.signalled()
+            self.on_demand.look(self.records)
+
+    def _save_before_the_end(self) -> None:
+        """At the first Ctrl-C, of ranks that seem to hang."""
+        if self.hangs is not None and self.received == [signal.SIGINT] and self.goes_on and not self.hung:
+            self.saving, self.heard = self.hangs.interrupted(self.records), len(self.received)
 
     def _look(self, pace: StepRate) -> None:
         """Where the ranks are, which are gone, whether they hang, and whether all is captured."""

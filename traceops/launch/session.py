@@ -32,7 +32,7 @@ from traceops.launch.hangs import HangWatch
 from traceops.launch.machine_watch import FabricEvidence, MachineWatch
 from traceops.launch.on_demand import OnDemand
 from traceops.launch.plan import Plan, python_path, rank_of
-from traceops.launch.process import LauncherGuard, run
+from traceops.launch.process import LauncherGuard, TorchrunResult, run
 from traceops.launch.signals import Received, held_signals
 from traceops.traces.windows import SUFFIX
 
@@ -217,12 +217,7 @@ def _record(launched: _Launched, run: EndedRun, last: list[Progress], free: Call
     with contain("remove_unfinished"):
         folder.remove_unfinished(plan.out, here)
     with contain("keep_logs"):
-        if plan.rank_logs is not None:
-            logs = plan.out / "logs"
-            logs.mkdir(exist_ok=True)
-            if ended.torchrun_log.strip():
-                (logs / f"torchrun.{host()}.log").write_text(ended.torchrun_log)
-            folder.collect_logs(plan.out, plan.rank_logs, here, host())
+        _keep_logs(plan, ended, here)
     with contain("free_signals"):
         free()
     if plan.summarize and not ended.signal:
@@ -242,6 +237,16 @@ def _record(launched: _Launched, run: EndedRun, last: list[Progress], free: Call
         if own or (not plan.beside and (run.code or not plan.quiet)):
             report_run(screen, plan, run, contain, advise)
     return run.code
+
+
+def _keep_logs(plan: Plan, ended: TorchrunResult, here: list[RankManifest]) -> None:
+    if plan.rank_logs is None:
+        return
+    logs = plan.out / "logs"
+    logs.mkdir(exist_ok=True)
+    if ended.torchrun_log.strip():
+        (logs / f"torchrun.{host()}.log").write_text(ended.torchrun_log)
+    folder.collect_logs(plan.out, plan.rank_logs, here, host())
 
 
 def _is_here(plan: Plan, rank: RankManifest) -> bool:

@@ -147,7 +147,9 @@ def add_training_arguments(parser: argparse.ArgumentParser) -> None:
         else:
             help = words[name]
             if name in _BY_DEVICE:
-                help += f" ({getattr(CPU_SIZES, name)} on cpu, {getattr(CUDA_SIZES, name)} on cuda)"
+                help = words["by_device"].format(
+                    what=help, cpu=getattr(CPU_SIZES, name), cuda=getattr(CUDA_SIZES, name)
+                )
             number = {"int": int, "float": float}.get(kind, str)
             add(flag, type=number, default=usual, metavar=_METAVARS.get(name, "N"), help=help)
 

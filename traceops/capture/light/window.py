@@ -432,10 +432,13 @@ class LightWindow:
                 source=source.name if whole and source is not None else None, why=self._why,
                 file=told if whole else None, steps=list(steps), step_ms=list(step_ms), calls=calls, later=[],
             )  # fmt: skip
-        # Have the next window, if this one left nothing behind.
+        if whole:
+            self._follow(self.record)
+
+    def _follow(self, record: LightRecord) -> None:
+        """Have the next window, if this one left nothing behind."""
         ended = self._detaching is not None and self._detaching.done
-        more = len(self.record["later"]) < len(rank_files.LATER_LIGHT_FILES)
-        if whole and self.record["source"] == Cupti.name and ended and more:
+        if record["source"] == Cupti.name and ended and len(record["later"]) < len(rank_files.LATER_LIGHT_FILES):
             self._free_from = self._first + STEPS + 1
             self._first *= SPREAD
             self._prepare()
