@@ -209,7 +209,8 @@ def refuse(captures: Sequence[MeasuredRun]) -> None:
         for key in _MODEL:
             mine, theirs = (_settings(capture).get(key) for capture in (first, other))
             if mine is not None and theirs is not None and mine != theirs:
-                raise UsageError(reason("runs", "other_setting", name=key, mine=str(mine), theirs=str(theirs), **sides))
+                shown = {"mine": str(mine) or "empty", "theirs": str(theirs) or "empty"}
+                raise UsageError(reason("runs", "other_setting", name=key, **shown, **sides))
         if _device(first) != _device(other):
             mine, theirs = str(_device(first)), str(_device(other))
             raise UsageError(reason("runs", "other_device", mine=mine, theirs=theirs, **sides))
