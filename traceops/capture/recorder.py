@@ -222,11 +222,8 @@ class Recorder:
         return threading.get_native_id() == self._thread
 
     def open(self, step: int, give_way: Callable[[], None]) -> None:
-        """Start the profiler where step number `step` begins.
-
-        `give_way` is called just before a profiler of the training's own starts.
-        Raises RuntimeError if another profiler is running in this process.
-        """
+        """Start the profiler where step number `step` begins. `give_way` is called just before a profiler of the
+        training's own starts. Raises RuntimeError if another profiler is running in this process."""
         self._doing(CaptureOperation.START)
         import torch
         from torch.profiler import ProfilerAction, ProfilerActivity, profile
@@ -269,10 +266,8 @@ class Recorder:
             raise
 
     def step(self) -> None:
-        """The step ended; after the window's last one, the trace is written and the recorder closed.
-
-        Raises OtherThread where nothing more can be recorded.
-        """
+        """The step ended; after the window's last one, the trace is written and the recorder closed. Raises OtherThread
+        where nothing more can be recorded."""
         if self._profile is None:
             return
         self._doing(CaptureOperation.RECORD)
@@ -295,10 +290,8 @@ class Recorder:
         return self.detaching.around_stop() if self.detaching is not None and last else nullcontext()
 
     def close(self, *, keep: bool = True) -> None:
-        """Stop now; what was recorded of the window is written, unless it is not to be kept.
-
-        In another thread than the one that opened nothing can be stopped or written.
-        """
+        """Stop now; what was recorded of the window is written, unless it is not to be kept. In another thread than the
+        one that opened nothing can be stopped or written."""
         if (session := self._stopped()) is not None and keep:
             self._write(session)
 
@@ -362,10 +355,8 @@ class Recorder:
         self.stop_left()
 
     def stop_left(self) -> None:
-        """Stop what was left open, if its own thread has come: until then it records what that thread does.
-
-        Where that has ended, the process would crash at its end if Kineto still had the session.
-        """
+        """Stop what was left open, if its own thread has come: until then it records what that thread does. Where that
+        has ended, the process would crash at its end if Kineto still had the session."""
         if self._left is None:
             return
         if self._in_own_thread:
@@ -517,10 +508,8 @@ class FirstWindow:
         self._recorder.stop_left()
 
     def step_begins(self, step: int, give_way: Callable[[], None]) -> None:
-        """Open, if it is time. give_way: called just before a profiler of the training's own starts.
-
-        In the main thread only: torch's profiler is its thread's, and crashes the process where that has ended.
-        """
+        """Open, if it is time. give_way: called just before a profiler of the training's own starts. In the main thread
+        only: torch's profiler is its thread's, and crashes the process where that has ended."""
         if step != FIRST.skip_first or uses_gpu() or threading.current_thread() is not threading.main_thread():
             return
         if not may_record_early(FIRST.active):

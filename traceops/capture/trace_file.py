@@ -99,10 +99,8 @@ class TraceFolder:
         doing: Callable[[CaptureOperation], None],
         collectives: list[list[Any]] | None = None,
     ) -> Path:
-        """The window's trace, with `collectives` added to it. `doing` is told what comes next.
-
-        Raises OSError where it could not be written, NoRoom before it is tried where the disk is too small.
-        """
+        """The window's trace, with `collectives` added to it. `doing` is told what comes next. Raises OSError where it
+        could not be written, NoRoom before it is tried where the disk is too small."""
         doing(CaptureOperation.ROOM)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._look_for_room(session)

@@ -37,7 +37,7 @@ class Windows:
         guard: Guard,
         *,
         publish: Callable[[str, int], object],
-        save: Callable[[], None],
+        save: Callable[[], object],
         give_way: Callable[..., None],
         is_open: Callable[[], bool],
     ) -> None:

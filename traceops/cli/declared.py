@@ -42,10 +42,8 @@ class Group:
 @dataclass(frozen=True)
 class Command:
     """What a command takes; its section of words/options.ini has what it does, and examples with which the help begins.
-
     shown: options of the short help, all if empty; then --help-all has the others. extend: adds what is no option:
-    subcommands, or options that other packages declare.
-    """
+    subcommands, or options that other packages declare."""
 
     name: str
     options: tuple[Option | Group, ...] = ()

@@ -81,10 +81,8 @@ class Trainings(Struct):
         )
 
     def open(self, *, overwrite: bool, again: bool = False) -> None:
-        """Go on where this sweep ended, if it has begun; `again`: what failed is tried once more.
-
-        Raises UsageError where the folder holds another sweep.
-        """
+        """Go on where this sweep ended, if it has begun; `again`: what failed is tried once more. Raises UsageError
+        where the folder holds another sweep."""
         file = self.folder / TRIALS
         if (before := _read(file)) is not None and overwrite:
             for trial in before.trials:

@@ -56,10 +56,7 @@ class Repository(Struct, frozen=True):
         return done.stdout if done.returncode == 0 else None
 
     def commit(self, ref: str) -> str:
-        """The commit that `ref` names.
-
-        Raises UsageError if there is none.
-        """
+        """The commit that `ref` names. Raises UsageError if there is none."""
         known = "rev-parse", "--verify", "--quiet"
         found = None if ref.startswith("-") else self.git(*known, f"{ref}^{{commit}}")
         if found:
@@ -271,10 +268,8 @@ class BaseCommit(Struct, frozen=True):
         return self.folder / "links"
 
     def place(self, path: Path) -> Path | None:
-        """Where `path` (absolute) lies in the worktree.
-
-        None for what is not the repository's: outside of it, or in it and ignored (a .venv, a build).
-        """
+        """Where `path` (absolute) lies in the worktree. None for what is not the repository's: outside of it, or in it
+        and ignored (a .venv, a build)."""
         inside = self.repository.inside(path)
         if inside is None or not (self.repository.in_commit(self.commit, inside) or self.repository.in_index(inside)):
             return None

@@ -24,6 +24,7 @@ from traceops.capture.progress import Progress
 from traceops.capture.responder import DUMP, GROUPS, ask, read_pulse
 from traceops.core.claims import Wording
 from traceops.core.errors import InputError
+from traceops.core.files import write_whole
 from traceops.core.rank_text import who
 from traceops.hangs.evidence import Stall
 from traceops.launch.folder import STALLS
@@ -109,7 +110,7 @@ def collect(
     running = [record for record in alive if state(record.pid) not in ("T", "t")]  # the others cannot answer
     stacks = stacks_now(running, progress)
     for rank, text in stacks.items():
-        _write(evidence / f"stacks_{rank}.txt", text)
+        write_whole(evidence / f"stacks_{rank}.txt", text.encode())
     notes = [_text("no_stack", rank=record.rank) for record in alive if record.rank not in stacks]
     _dump_flight_recorders(evidence, progress, running, until - _LEFT_FOR_PROGRAMS_S)
     with ThreadPoolExecutor(max_workers=16) as pool:
@@ -227,7 +228,7 @@ def _py_spy(evidence: Path, record: Progress, until: float) -> str | None:
     found = output([program, "dump", "--native", "--pid", str(record.pid)], _left(until, _PROGRAM_S))
     if found.problem is not None:
         return _text("no_py_spy", rank=record.rank, problem=found.problem)
-    _write(evidence / f"py-spy_{record.rank}.txt", found.text)
+    write_whole(evidence / f"py-spy_{record.rank}.txt", found.text.encode())
     return None
 
 
@@ -237,7 +238,7 @@ def _gpus(evidence: Path, until: float) -> str | None:
     found = output([program], _left(until, _PROGRAM_S))
     if found.problem is not None:
         return f"nvidia-smi: {found.problem}"
-    _write(evidence / f"nvidia-smi.{host()}.txt", found.text)
+    write_whole(evidence / f"nvidia-smi.{host()}.txt", found.text.encode())
     return None
 
 
@@ -246,10 +247,4 @@ def _kernel(evidence: Path, began_s: float, until: float) -> None:
     lines = output([program], _left(until, _PROGRAM_S)).text.splitlines() if program else []
     stamped = [(match, line) for line in lines if (match := _STAMP.match(line)) and _KERNEL.search(line)]
     if told := [line for match, line in stamped if float(match[1]) >= began_s]:
-        _write(evidence / f"kernel.{host()}.txt", "\n".join(told) + "\n")
-
-
-def _write(path: Path, text: str) -> None:
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text)
-    part.replace(path)
+        write_whole(evidence / f"kernel.{host()}.txt", ("\n".join(told) + "\n").encode())

@@ -17,9 +17,8 @@ from traceops.words.catalogue import fill
 
 @dataclass(frozen=True)
 class Started:
-    """What is to be started. trains: the script (or "-m", module) and its arguments. nproc: ranks, None to leave it
-    to the launcher. gpus: of this machine. nnodes: machines.
-    """
+    """What is to be started. trains: the script (or "-m", module) and its arguments. nproc: ranks, None to leave it to
+    the launcher. gpus: of this machine. nnodes: machines."""
 
     trains: tuple[str, ...]
     nproc: int | None

@@ -136,10 +136,8 @@ class MachineWatch:
         return lines
 
     def _others(self, now_ms: int, ranks: Sequence[Progress]) -> list[list[Any]]:
-        """Processes that are not of this run and take a good part of a core.
-
-        Of the run are also another launcher's ranks on this machine.
-        """
+        """Processes that are not of this run and take a good part of a core. Of the run are also another launcher's
+        ranks on this machine."""
         now = usage.all_processes()
         before, self._cpu = self._cpu, (now_ms, now)
         if before is None:

@@ -246,10 +246,8 @@ class Plan(Struct, frozen=True):
 
     def command(self, *, pasted: bool = False) -> list[str]:
         """torchrun, which starts the capture's bootstrap on every rank, which runs the script; or the user's command.
-
         pasted: into a shell, so that torchrun has to keep and show the ranks' output. Under `traceops run` they print
-        into pipes of its own.
-        """
+        into pipes of its own."""
         if self.launcher == "none":
             python = self.trains[0] == "-m" or self.trains[0].endswith(".py")
             return [sys.executable, *self.trains] if python else list(self.trains)

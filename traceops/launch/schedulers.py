@@ -41,9 +41,11 @@ def refuse_task_each(environ: Mapping[str, str], words: Sequence[str], *, nodes_
 def in_slurm(cluster: Cluster, environ: Mapping[str, str]) -> Cluster:
     """The same on the nodes of the step that this process is a task of; as it is outside of one. Raises UsageError
     where Slurm does not say which nodes there are."""
-    if _IN_STEP not in environ:
-        return cluster
-    here = find_identity({name: value for name, value in environ.items() if name.startswith("SLURM_")})
+    return _placed(cluster, environ, "SLURM_") if _IN_STEP in environ else cluster
+
+
+def _placed(cluster: Cluster, environ: Mapping[str, str], prefix: str) -> Cluster:
+    here = find_identity({name: value for name, value in environ.items() if name.startswith(prefix)})
     if here is None or here.nodes == 1:
         return cluster
     return replace(cluster, nnodes=here.nodes, node_rank=here.node, master_addr=here.address, master_port=here.port)
@@ -76,10 +78,7 @@ def left_out(cluster: Cluster, environ: Mapping[str, str], words: Sequence[str])
 def in_pod(cluster: Cluster, environ: Mapping[str, str]) -> Cluster:
     """The same on the nodes that the variables of torchrun's options name (``PET_NNODES``…), if they do. Raises
     UsageError where they do not say where the nodes meet, and for an elastic job."""
-    here = find_identity({name: value for name, value in environ.items() if name.startswith("PET_")})
-    if here is None or here.nodes == 1:
-        return cluster
-    return replace(cluster, nnodes=here.nodes, node_rank=here.node, master_addr=here.address, master_port=here.port)
+    return _placed(cluster, environ, "PET_")
 
 
 def ranks_per_node(environ: Mapping[str, str]) -> int | None:

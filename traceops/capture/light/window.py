@@ -267,11 +267,9 @@ class LightWindow:
         self._again = window_end + AFTER
 
     def step_begins(self, step: int, others: int = -1) -> None:
-        """Open where the first step begins, on a GPU; a profiler of the script's own that starts before has it.
-
-        others: the last step in which one was at work, also one that only warmed up; -1 without. Behind an earlier
-        window it has CUPTI again, which was ended there.
-        """
+        """Open where the first step begins, on a GPU; a profiler of the script's own that starts before has it. others:
+        the last step in which one was at work, also one that only warmed up; -1 without. Behind an earlier window it
+        has CUPTI again, which was ended there."""
         if self._again is not None and not self.is_open and step >= self._again - AFTER:
             contained(self._scope.close)
             self._begun = self._first = self._again

@@ -213,7 +213,7 @@ class LoaderWorkers:
         self._folder: Path | None = folder.absolute()
         self._asked = False
         if not _newest:
-            os.register_at_fork(after_in_child=_forked)  # once: Python forgets none of these
+            os.register_at_fork(after_in_child=lambda: _newest[0].forked())  # once: Python forgets none of these
         _newest[:] = [self]
         self._started_anew = StartedAnew(lambda: self._folder, _is_loaders)
 
@@ -240,10 +240,6 @@ class LoaderWorkers:
 
 
 _newest: list[LoaderWorkers] = []  # one at most: an observer that could not end leaves its own behind
-
-
-def _forked() -> None:
-    _newest[0].forked()
 
 
 def begin_in_worker(folder: str) -> None:

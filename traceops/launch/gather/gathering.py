@@ -122,10 +122,8 @@ class Collector:
                 (self._seen.done if state == "done" else self._seen.coming).add(node)
 
     def store(self, name: str, node: str, length: int, digest: str, body: Body) -> HTTPStatus:
-        """Take one file: CREATED, or OK where the same is there. Raises Refused, and OSError where it cannot be kept.
-
-        A file of that name that differs stays; of logs and the like the new one gets the node's name too.
-        """
+        """Take one file: CREATED, or OK where the same is there. Raises Refused, and OSError where it cannot be kept. A
+        file of that name that differs stays; of logs and the like the new one gets the node's name too."""
         part = self.folder / f".gather.{secrets.token_hex(8)}.part"
         try:
             made, left = hashlib.sha256(), length
@@ -329,10 +327,8 @@ class Sender(Struct):
             passing.close()
 
     def announce(self, state: str) -> int:
-        """Say "still" or "moving" in passing; how many nodes are still.
-
-        Raises OSError, HTTPException or Unreachable where nobody answers soon.
-        """
+        """Say "still" or "moving" in passing; how many nodes are still. Raises OSError, HTTPException or Unreachable
+        where nobody answers soon."""
         count = self._in_passing("POST", f"/{quote(self.node, safe='')}/{state}", None, {}).get("still")
         return count if isinstance(count, int) else 0
 

@@ -52,9 +52,8 @@ class LiveFiles:
         return self._nodes.get(name) == node
 
     def take(self, node: str, body: bytes) -> dict[str, Any]:
-        """Write pieces; the answer has the size here of files of which an earlier piece is missing.
-
-        Raises Refused, ValueError where it is no such request, and OSError."""
+        """Write pieces; the answer has the size here of files of which an earlier piece is missing. Raises Refused,
+        ValueError where it is no such request, and OSError."""
         head, _, body = body.partition(b"\n")
         pieces, missing = json.loads(head), dict[str, int]()
         if not all(_NAME.fullmatch(name) and offset >= 0 and length >= 0 for name, offset, length in pieces):
@@ -92,7 +91,6 @@ class LiveFiles:
 
 class Relay:
     """On another node: a thread that sends what is new, and passes the monitor's wishes on. The run never waits for it.
-
     send: a request with that method and body; returns the first node's answer. Raises Unreachable, HTTPException or
     OSError."""
 
