@@ -54,7 +54,7 @@ from traceops.rules.stragglers_conditions import (
 from traceops.rules.stragglers_findings import clear_text, finding_of, grown_evidence, only_waited_for, steps_text
 
 _MOST_OF_WAITING = 0.75  # that must be for the group
-_UNEVEN = 1.5  # times the least of them: from there on one number does not tell what they take longer
+_UNEVEN = 1.5  # times the least of them: from there on one number does not say what they take longer
 SLOW_GROUP = described("late", "TO-S003")
 
 
