@@ -17,8 +17,9 @@ from traceops.launch.launchers import check_script
 from traceops.memory.estimate import AskedScript, EstimateRequest, estimate, estimate_script, from_formula, worker
 from traceops.memory.gpus import hardware_of
 from traceops.memory.model import MemoryEstimate, size_of
-from traceops.memory.run_memory import read_run
+from traceops.memory.run_memory import read_folder
 from traceops.pipeline.assemble_whole import memory_rows
+from traceops.render.document import bold, text
 from traceops.render.memory import describe_estimate, describe_run, describe_snapshots, headline
 from traceops.render.writers.terminal import write_terminal
 from traceops.report.rows import MemoryRows
@@ -119,20 +120,33 @@ def _read(args: argparse.Namespace, paths: Sequence[Path]) -> int:
     if of_run and args.json:
         _check_json(args.json)
     try:
-        if not of_run:
-            return _snapshots(paths)
-        found = read_run(paths[0])
-        write_terminal(describe_run(found), sys.stdout, captions=True)
-        if args.json:  # as `memory` of report.json
-            rows = memory_rows(found.uses, found.snapshots, found.recorded) or MemoryRows(ranks=())
-            write_whole(args.json, json_bytes(rows))
-        return 0
+        return _folder(paths[0], args) if of_run else _snapshots(paths)
     except InputError as error:
         if len(paths) > 1 or args.json:
             raise
         from traceops.cli.diagnose import diagnose_instead
 
         return diagnose_instead(str(paths[0]), error, *(["-q"] if args.quiet else []))
+
+
+def _folder(folder: Path, args: argparse.Namespace) -> int:
+    """What a run's ranks held, and snapshots; of several runs each. With --json also as `memory` of report.json has it.
+    A log in which memory ran out comes first, where no run has its own record of that."""
+    every = read_folder(folder)
+    if args.json and len(every) > 1:
+        raise UsageError(f"--json is for one run, such as {folder / every[-1][0]}")
+    if not any(found.ran_out for _, found in every):
+        from traceops.cli.diagnose import show_ran_out
+
+        show_ran_out(str(folder), *(["-q"] if args.quiet else []))
+    for place, found in every:
+        named = [text(bold(f"{folder / place}:"))] if len(every) > 1 else []
+        write_terminal([*named, *describe_run(found)], sys.stdout, captions=True)
+    if args.json:
+        found = every[0][1]
+        rows = memory_rows(found.uses, found.snapshots, found.recorded) or MemoryRows(ranks=())
+        write_whole(args.json, json_bytes(rows))
+    return 0
 
 
 def _snapshots(paths: Sequence[Path]) -> int:
