@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from traceops.cli.command_words import names_a_program, understand
+from traceops.core.claims import Wording
 from traceops.core.documents import json_bytes
 from traceops.core.errors import InputError, UsageError
 from traceops.core.files import write_whole
@@ -25,6 +26,8 @@ from traceops.report.rows import MemoryRows
 from traceops.traces.memory_snapshot import read_snapshot
 from traceops.train.config import TrainConfig
 from traceops.train.options import check, config_from, refuse_training_options, to_argv, with_global_batch
+
+_text = Wording("cli", "memory")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -58,9 +61,7 @@ def main(args: argparse.Namespace) -> int:
 def _estimate_strategy(args: argparse.Namespace, config: TrainConfig, capacity: int | None) -> MemoryEstimate:
     """Of a built-in training. Raises UsageError for options that cannot work."""
     if args.rank is not None:
-        raise UsageError(
-            "--rank is for scripts; of a built-in strategy all ranks that differ are estimated: leave it out"
-        )
+        raise UsageError(_text("of_scripts"))
     if args.global_batch_size is not None:
         config = with_global_batch(config, args.global_batch_size, args.nproc)
     check(config, args.nproc, "cuda", "nccl")
@@ -112,10 +113,10 @@ def _read(args: argparse.Namespace, paths: Sequence[Path]) -> int:
         "--params": args.params, "--rank": args.rank, "--global-batch-size": args.global_batch_size,
         "--no-changes": args.no_changes,
     }  # fmt: skip
-    found = [flag for flag, value in given.items() if value is not None and value is not False]
-    found += [word for word in to_argv(config_from(args)) if word.startswith("--")]
-    if found:
-        raise UsageError(f"{found[0]} is for estimates, not for a snapshot or a run; leave it out")
+    wrong = [flag for flag, value in given.items() if value is not None and value is not False]
+    wrong += [word for word in to_argv(config_from(args)) if word.startswith("--")]
+    if wrong:
+        raise UsageError(f"{wrong[0]} is for estimates, not for a snapshot or a run; leave it out")
     if of_run and args.json:
         _check_json(args.json)
     try:
@@ -150,13 +151,9 @@ def _folder(folder: Path, args: argparse.Namespace) -> int:
 
 def _snapshots(paths: Sequence[Path]) -> int:
     if len(paths) > 2:
-        raise UsageError("traceops memory reads one snapshot, or compares two; a script's name ends with .py")
-    for path in paths:
-        if path.is_dir():
-            raise UsageError(
-                f"{path} is a folder: two snapshots are compared, such as rank_0/memory.pickle of each; "
-                "traceops compare explains the memory of two runs"
-            )
+        raise UsageError(_text("two_snapshots"))
+    if (folder := next((path for path in paths if path.is_dir()), None)) is not None:
+        raise UsageError(_text("folder", path=str(folder)))
     alike = len({path.name for path in paths}) < len(paths)
     names = [str(path) if alike else path.name for path in paths]
     read = [(name, read_snapshot(path)) for name, path in zip(names, paths, strict=True)]
