@@ -73,7 +73,7 @@ class CommunicatorJson(msgspec.Struct, frozen=True, kw_only=True):
     channels: ChannelsJson = ChannelsJson()
 
 
-class ConnectionJson(msgspec.Struct, frozen=True, kw_only=True):
+class ConnectionJson(msgspec.Struct, frozen=True):
     """Connections of the same kind. Hosts are null where not known, or where there are too many pairs of hosts to
     list. quote: of the first."""
 

@@ -13,7 +13,7 @@ from pathlib import Path as FilePath
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.core import files
@@ -39,18 +39,12 @@ def fingerprint(machine: Machine) -> str:
         if is_rdma(nic) or nic.kind == "other"
     )
     told = {
-        "gpus": [_name(gpu) for gpu in gpus],
+        "gpus": [gpu.name and gpu.plain_name for gpu in gpus],
         "paths": [_path(machine.path(one.label, other.label)) for one, other in combinations(gpus, 2)],
         "nics": nics,
     }
     text = json.dumps(told, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
-
-
-def _name(gpu: Gpu) -> str | None:
-    if gpu.name is None:
-        return None
-    return " ".join(gpu.name.lower().split()).removeprefix("nvidia ")
 
 
 def _path(path: Path | None) -> tuple[str, int | None] | None:
@@ -63,14 +57,8 @@ _MOST_GBS = 1e5  # no link gives that
 _LARGEST_BYTES = 8_000_000  # of a file that could be one of ours
 
 
-class _ReferenceFile(Struct, frozen=True):
-    host: str
-    topology: str
-    measured_at: float
-    measured: tuple[Measured, ...]
+class _ReferenceFile(Reference, frozen=True):
     schema_version: int = SCHEMA_VERSION
-    gpu: str | None = None
-    settings: dict[str, str] = field(default_factory=dict)
 
 
 def make_reference(
@@ -106,12 +94,6 @@ def save_reference(reference: Reference) -> FilePath | None:
     return path
 
 
-def _kept(found: Any, path: str | FilePath) -> Reference:
-    if not isinstance(found, dict) or "measured" not in found or "topology" not in found:
-        raise FileError(path, "is no reference as traceops doctor writes it")
-    return _reference(found, str(path))
-
-
 def references_in(path: str | FilePath) -> tuple[Reference, ...]:
     """The references in a doctor.json or a file of `save_reference`; none in JSON of another kind. Raises InputError,
     which names the file, where it cannot be read or what it holds is damaged."""
@@ -136,7 +118,7 @@ def references_here() -> tuple[Reference, ...]:
     for path in paths:
         try:
             with files.open_own(path, folder) as file:
-                found.append(_kept(_decoded(file.read(_LARGEST_BYTES), path), path))
+                found.append(_reference(_decoded(file.read(_LARGEST_BYTES), path), str(path)))
         except (OSError, InputError):
             continue
     return tuple(found)
@@ -179,7 +161,7 @@ def _decoded(data: bytes, path: FilePath) -> Any:
 
 def _reference(content: Any, path: str) -> Reference:
     try:
-        found = msgspec.convert(content, _ReferenceFile)
+        found = msgspec.convert({"gpu": None, **content} if isinstance(content, dict) else content, _ReferenceFile)
     except msgspec.ValidationError as error:
         raise FileError(path, f"is no reference as traceops doctor writes it: {error}") from error
     if found.schema_version != SCHEMA_VERSION:
