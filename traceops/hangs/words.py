@@ -66,19 +66,12 @@ def waited_operation(wait: Wait) -> str:
 
 def heads_text(heads: Sequence[Call]) -> tuple[str, ...]:
     """What each rank is in: 'rank 0 is in all_reduce #64 of default_pg (1048576 Float, called in f (train.py:8))'."""
-    told = [_say("call", "head", ranks=(head.rank,), call=_call_text(head)) for head in heads[:_MOST_HEADS]]
-    return (*told, *(["…"] if len(heads) > _MOST_HEADS else []))
-
-
-def _call_text(call: Call) -> str:
-    return _say(
-        "call",
-        op=call.op.op,
-        sequence=call.op.sequence,
-        group=call.group.label,
-        shape=shape_text(call.op),
-        where=code_place(call.op.frames),
-    )
+    texts = []
+    for head in heads[:_MOST_HEADS]:
+        op, shape, where = head.op, shape_text(head.op), code_place(head.op.frames)
+        call = _say("call", op=op.op, sequence=op.sequence, group=head.group.label, shape=shape, where=where)
+        texts.append(_say("call", "head", ranks=(head.rank,), call=call))
+    return (*texts, *(["…"] if len(heads) > _MOST_HEADS else []))
 
 
 def sides_text(sides: Sequence[Sequence[Call]]) -> tuple[str, ...]:
@@ -143,9 +136,7 @@ def did_what(crash: Crash) -> str:
 
 def own_line(crash: Crash) -> str | None:
     """The innermost line of the program's own code, as 'train (train.py:5)'."""
-    if (frame := crash.own_frame) is None:
-        return None
-    return line_text(CodeLine(frame.function, frame.file.replace("\\", "/").rpartition("/")[2], frame.line))
+    return None if crash.own_frame is None else crash.own_frame.place
 
 
 def memory_text(memory: MemoryMessage) -> str:

@@ -350,18 +350,19 @@ class _Metadata(msgspec.Struct):
     dump_timestamp_us: _Count = 0
 
 
-class _Coll(msgspec.Struct):
-    coll: _Name
-    coll_sn: _Count
-    coll_msg_size_bytes: _Count
-    coll_busbw_gbs: float | str = math.nan  # "nan" where it is none
+class _Perf(msgspec.Struct):
+    op: _Name
+    sn: _Count
+    msg_size_bytes: _Count
+    busbw_gbs: float | str = math.nan  # "nan" where it is none
 
 
-class _P2p(msgspec.Struct):
-    p2p: _Name
-    p2p_sn: _Count
-    p2p_msg_size_bytes: _Count
-    p2p_busbw_gbs: float | str = math.nan
+class _Coll(_Perf, rename=lambda name: "coll" if name == "op" else f"coll_{name}"):
+    """Of a collective."""
+
+
+class _P2p(_Perf, rename=lambda name: "p2p" if name == "op" else f"p2p_{name}"):
+    """Of a send or a receive."""
 
 
 class _Stats(msgspec.Struct):
@@ -418,12 +419,9 @@ class _Reading:
         self.values: dict[tuple[_Who, str, int], _Values] = {}
         self.dropped: defaultdict[_Who, int] = defaultdict(int)
 
-    def add(self, header: _Header, path: str, line: int, second: int, one: _Coll | _P2p) -> None:
+    def add(self, header: _Header, path: str, line: int, second: int, one: _Perf) -> None:
         is_p2p = isinstance(one, _P2p)
-        if isinstance(one, _P2p):
-            op, number, nbytes, gbs = one.p2p, one.p2p_sn, one.p2p_msg_size_bytes, one.p2p_busbw_gbs
-        else:
-            op, number, nbytes, gbs = one.coll, one.coll_sn, one.coll_msg_size_bytes, one.coll_busbw_gbs
+        op, number, nbytes, gbs = one.op, one.sn, one.msg_size_bytes, one.busbw_gbs
         who = header.id, header.rank
         if (tally := self.tallies.get((who, op, is_p2p))) is None:
             if len(self.tallies) >= _MOST_KEYS:
@@ -447,7 +445,13 @@ class _Reading:
 def read_inspector(paths: Sequence[str], problems: list[tuple[str, str]]) -> measured.Inspector | None:
     """What the files tell together; None where no line could be used. What was left out goes to `problems`."""
     reading = _Reading()
-    if not (used := tuple(path for path in paths if _read_or_tell(path, reading, problems))):
+    used = []
+    for path in paths:
+        try:
+            used += [path] if _read(path, reading, problems) else []
+        except InputError as error:
+            problems.append((path, problem_of(error)))
+    if not used:
         return None
     completed = []
     for (who, op, is_p2p), tally in sorted(reading.tallies.items()):
@@ -461,20 +465,12 @@ def read_inspector(paths: Sequence[str], problems: list[tuple[str, str]]) -> mea
         )
         for (who, op, _), values in sorted(reading.values.items())
     )
-    return measured.Inspector(used, tuple(completed), speeds, sum(reading.dropped.values()))
+    return measured.Inspector(tuple(used), tuple(completed), speeds, sum(reading.dropped.values()))
 
 
 def _of(header: _Header) -> tuple[str, str, int, int]:
     name = "" if header.comm_name == "unknown" else header.comm_name
     return header.id.removeprefix("0x"), name, header.n_ranks, header.rank
-
-
-def _read_or_tell(path: str, reading: _Reading, problems: list[tuple[str, str]]) -> bool:
-    try:
-        return _read(path, reading, problems)
-    except InputError as error:
-        problems.append((path, problem_of(error)))
-        return False
 
 
 def _read(path: str, reading: _Reading, problems: list[tuple[str, str]]) -> bool:

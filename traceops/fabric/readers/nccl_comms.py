@@ -129,26 +129,17 @@ def connections_of(members: list[Member]) -> tuple[Connection, ...]:
             else:
                 kept[key] = Seen(seen.channels, seen.quote)
     senders = {(link.source, link.destination) for link in sent}
-    rows = [_connection(link, seen) for link, seen in sent.items()]
     for ends, links in received.items():
         if ends not in senders:
-            rows.extend(_connection(link, seen) for link, seen in links.items())
+            sent |= links
+    rows = [
+        Connection(
+            link.source, link.destination, link.transport, link.detail, seen.channels.bit_count(), seen.quote,
+            link.device, link.gdr, link.proxy, of_receiver=link.is_receive,
+        )
+        for link, seen in sent.items()
+    ]  # fmt: skip
     return tuple(sorted(rows, key=lambda row: (row.source, row.destination)))
-
-
-def _connection(link: Link, seen: Seen) -> Connection:
-    return Connection(
-        source=link.source,
-        destination=link.destination,
-        transport=link.transport,
-        detail=link.detail,
-        channels=seen.channels.bit_count(),
-        quote=seen.quote,
-        device=link.device,
-        gdr=link.gdr,
-        proxy=link.proxy,
-        of_receiver=link.is_receive,
-    )
 
 
 def communicator_of(name: str, members: list[Member], connections: tuple[Connection, ...]) -> Communicator:

@@ -96,10 +96,8 @@ class SystemSection(Struct):
 
     def _take_node(self, node: re.Match[bytes], depth: int, line: NcclLine) -> None:
         link, kind, number = node[1], node[3], node[5]
-        if link in _DIRECT:  # of the last GPU to another device
-            if self._gpu is not None and (path := _DIRECT[link]) is not None and kind in (b"GPU", b"DEV", b"NVS"):
-                other = _SWITCH if kind == b"NVS" else bus_id(number)
-                self._gpu.nvlinks.setdefault(other, (path, float(node[2]), line.quote(self.path)))
+        if link in _DIRECT:
+            self._take_link(node, _DIRECT[link], line)
             return
         if link == b"PCI":
             while self._switches and self._switches[-1][0] >= depth:
@@ -118,6 +116,12 @@ class SystemSection(Struct):
             speed = node[6].rpartition(b"/")[2]
             gbs = float(speed) if _SPEED.match(speed) else None
             self.nics.setdefault(int(number, 16), (self._card, self._numa, gbs))
+
+    def _take_link(self, node: re.Match[bytes], path: PathKind | None, line: NcclLine) -> None:
+        """Of the last GPU to another device."""
+        if self._gpu is not None and path is not None and node[3] in (b"GPU", b"DEV", b"NVS"):
+            other = _SWITCH if node[3] == b"NVS" else bus_id(node[5])
+            self._gpu.nvlinks.setdefault(other, (path, float(node[2]), line.quote(self.path)))
 
 
 def _key(match: re.Match[bytes]) -> bytes:
@@ -172,10 +176,8 @@ class Systems:
         return tuple(machines)
 
 
-def _machine(
-    host: str, sections: list[SystemSection], nvml: dict[tuple[str, str], int], names: dict[int, str]
-) -> Machine:
-    """sections: the first tells, the others add the GPUs that it does not have."""
+def _seen_in(sections: list[SystemSection]) -> tuple[dict[str, _GpuSeen], dict[tuple[bytes, bytes], Path]]:
+    """The GPUs and the paths of all sections, each as the first of them has it."""
     gpus: dict[str, _GpuSeen] = {}
     paths: dict[tuple[bytes, bytes], Path] = {}
     for section in sections:
@@ -183,6 +185,14 @@ def _machine(
         for (one, other), path in section.paths.items():
             if (other, one) not in paths:
                 paths.setdefault((one, other), path)
+    return gpus, paths
+
+
+def _machine(
+    host: str, sections: list[SystemSection], nvml: dict[tuple[str, str], int], names: dict[int, str]
+) -> Machine:
+    """sections: the first tells, the others add the GPUs that it does not have."""
+    gpus, paths = _seen_in(sections)
     buses = sorted(gpus)
     known = (nvml.get((host, bus)) for bus in buses)
     indices = [index for index in known if index is not None]

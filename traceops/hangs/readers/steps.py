@@ -88,16 +88,11 @@ def sightings(block: bytes) -> Iterator[Sighting]:
 
 def moment_of(head: bytes) -> Moment | None:
     """The time with which a line begins; None without a date in it."""
-    if (iso := _ISO.search(head)) is not None:
-        return _moment("iso", *map(int, iso.groups()))
-    if (glog := _GLOG.search(head)) is not None:
-        return _moment("glog", 2000, *map(int, glog.groups()))
+    for clock, pattern, year in (("iso", _ISO, ()), ("glog", _GLOG, (2000,))):
+        if (match := pattern.search(head)) is not None:
+            seconds = seconds_of(*year, *map(int, match.groups()))
+            return None if seconds is None else (clock, seconds)
     return None
-
-
-def _moment(clock: str, *date: int) -> Moment | None:
-    seconds = seconds_of(*date)
-    return None if seconds is None else (clock, seconds)
 
 
 def seconds_of(*date: int) -> int | None:
@@ -152,11 +147,8 @@ def read_times(path: str, pids: Sequence[int]) -> LogTimes:
 
 
 def _first_moment(lines: Iterable[bytes]) -> Moment | None:
-    return next((told for line in lines if (told := _moment_of_line(line)) is not None), None)
-
-
-def _moment_of_line(line: bytes) -> Moment | None:
-    return None if any(words in line for words in _OF_KERNEL) else moment_of(line[:_HEAD])
+    own = (line for line in lines if not any(words in line for words in _OF_KERNEL))
+    return next((moment for line in own if (moment := moment_of(line[:_HEAD])) is not None), None)
 
 
 def _names(block: bytes, pid: int) -> bool:
