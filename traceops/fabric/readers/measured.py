@@ -350,19 +350,18 @@ class _Metadata(msgspec.Struct):
     dump_timestamp_us: _Count = 0
 
 
-class _Perf(msgspec.Struct):
+class _Coll(msgspec.Struct, rename=lambda name: "coll" if name == "op" else f"coll_{name}"):
     op: _Name
     sn: _Count
     msg_size_bytes: _Count
     busbw_gbs: float | str = math.nan  # "nan" where it is none
 
 
-class _Coll(_Perf, rename=lambda name: "coll" if name == "op" else f"coll_{name}"):
-    """Of a collective."""
-
-
-class _P2p(_Perf, rename=lambda name: "p2p" if name == "op" else f"p2p_{name}"):
-    """Of a send or a receive."""
+class _P2p(msgspec.Struct, rename=lambda name: "p2p" if name == "op" else f"p2p_{name}"):
+    op: _Name
+    sn: _Count
+    msg_size_bytes: _Count
+    busbw_gbs: float | str = math.nan
 
 
 class _Stats(msgspec.Struct):
@@ -419,7 +418,7 @@ class _Reading:
         self.values: dict[tuple[_Who, str, int], _Values] = {}
         self.dropped: defaultdict[_Who, int] = defaultdict(int)
 
-    def add(self, header: _Header, path: str, line: int, second: int, one: _Perf) -> None:
+    def add(self, header: _Header, path: str, line: int, second: int, one: _Coll | _P2p) -> None:
         is_p2p = isinstance(one, _P2p)
         op, number, nbytes, gbs = one.op, one.sn, one.msg_size_bytes, one.busbw_gbs
         who = header.id, header.rank
