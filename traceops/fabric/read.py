@@ -171,8 +171,8 @@ def _joined(one: Machine, other: Machine) -> Machine:
             gpus[labels[gpu.label]] = replace(gpu, index=index)
     for nic in other.nics:
         if nic.label not in labels:
-            labels[nic.label] = _free_label(nic.label, nics)
-            nics[labels[nic.label]] = replace(nic, label=labels[nic.label])
+            labels[nic.label] = free = _free_label(nic.label, nics)
+            nics[free] = replace(nic, label=free)
     paths = dict(one.paths)
     for (start, end), path in other.paths.items():
         pair = labels.get(start, start), labels.get(end, end)
@@ -189,9 +189,8 @@ def _joined(one: Machine, other: Machine) -> Machine:
 
 
 def _free_label(label: str, taken: dict[str, Nic]) -> str:
-    if label not in taken:
-        return label
-    return next(free for number in range(len(taken) + 1) if (free := f"NIC{number}") not in taken)
+    names = (label, *(f"NIC{number}" for number in range(len(taken) + 1)))
+    return next(name for name in names if name not in taken)
 
 
 def _better(known: DevicePath, path: DevicePath) -> DevicePath:

@@ -33,6 +33,7 @@ def fingerprint(machine: Machine) -> str:
     where GPU indices begin. What a source does not tell is part of it: ask for that of all sources joined.
     """
     gpus = sorted(machine.gpus, key=lambda gpu: gpu.index)
+    paths = [machine.path(one.label, other.label) for one, other in combinations(gpus, 2)]
     nics = sorted(
         ((nic.name or nic.label).lower(), nic.up is False)
         for nic in machine.nics
@@ -40,15 +41,11 @@ def fingerprint(machine: Machine) -> str:
     )
     told = {
         "gpus": [gpu.name and gpu.plain_name for gpu in gpus],
-        "paths": [_path(machine.path(one.label, other.label)) for one, other in combinations(gpus, 2)],
+        "paths": [None if path is None else (_PCIE_LIKE.get(path.kind, path.kind), path.count) for path in paths],
         "nics": nics,
     }
     text = json.dumps(told, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
-
-
-def _path(path: Path | None) -> tuple[str, int | None] | None:
-    return None if path is None else (_PCIE_LIKE.get(path.kind, path.kind), path.count)
 
 
 SCHEMA_VERSION = 1

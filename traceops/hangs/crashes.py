@@ -170,18 +170,14 @@ class MemoryMessage(Struct, frozen=True):
 
 def memory_message(text: str) -> MemoryMessage:
     """The numbers that a message tells."""
-    found = {name: _size(patterns, text) for name, patterns in _PATTERNS.items()}
+    found: dict[str, int | None] = {}
+    for name, patterns in _PATTERNS.items():
+        size = next(filter(None, (re.search(pattern, text) for pattern in patterns)), None)
+        found[name] = None if size is None else round(float(size[1]) * _UNITS[size[2]])
     reserved = found.pop("reserved")
     if found["unallocated"] is None and reserved is not None and found["allocated"] is not None:
         found["unallocated"] = max(reserved - found["allocated"], 0)  # torch 1.4 to 2.0 tells the sum
     return MemoryMessage(**found)
-
-
-def _size(patterns: tuple[str, ...], text: str) -> int | None:
-    for size in patterns:
-        if (match := re.search(size, text)) is not None:
-            return round(float(match[1]) * _UNITS[match[2]])
-    return None
 
 
 # What stands before the kernel's words: a time, a tag, a key of JSON.

@@ -234,7 +234,10 @@ class Gpm:
         self._samples: dict[int, tuple[c_void_p, c_void_p, c_void_p]] = {}  # device, the sample before, the next one
         for index in range(count.value):
             device = c_void_p()
-            if self._nvml.nvmlDeviceGetHandleByIndex_v2(c_uint(index), byref(device)) or not self._has(device):
+            query, support = getattr(self._nvml, "nvmlGpmQueryDeviceSupport", None), _Support(_VERSION, 0)
+            if query is None or self._nvml.nvmlDeviceGetHandleByIndex_v2(c_uint(index), byref(device)):
+                continue
+            if query(device, byref(support)) or not support.supported:
                 continue
             samples = c_void_p(), c_void_p()
             if all(self._nvml.nvmlGpmSampleAlloc(byref(one)) == 0 for one in samples):
@@ -242,11 +245,6 @@ class Gpm:
                 self._samples[index] = device, *samples
         if not self._samples:
             raise OSError("no GPU here has these counters")
-
-    def _has(self, device: c_void_p) -> bool:
-        query = getattr(self._nvml, "nvmlGpmQueryDeviceSupport", None)
-        support = _Support(_VERSION, 0)
-        return query is not None and query(device, byref(support)) == 0 and bool(support.supported)
 
     def look(self) -> dict[int, dict[str, float]]:
         """Of each GPU, the means since the last look."""

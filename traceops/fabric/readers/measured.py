@@ -260,12 +260,13 @@ class _TestsReader:
         made = measured.Benchmark(op, ranks, tuple(one.sizes), one.first, one.average, bounds, one.alone)
         last = self._done[-1] if self._done else None
         if last is not None and _continues(last, made):  # a script that runs every size by itself
+            both = last.out_of_bounds, made.out_of_bounds
             self._done[-1] = replace(
                 last,
                 op=last.op or made.op,
                 sizes=last.sizes + made.sizes,
                 average_gbs=None,
-                out_of_bounds=_sum(last.out_of_bounds, made.out_of_bounds),
+                out_of_bounds=None if both == (None, None) else (both[0] or 0) + (both[1] or 0),
             )
         else:
             self._done.append(made)
@@ -313,10 +314,6 @@ def _continues(last: measured.Benchmark, made: measured.Benchmark) -> bool:
     where = [[(rank.rank, rank.host, rank.bus_id, rank.gpu) for rank in one.ranks] for one in (last, made)]
     more = min(row.bytes for row in made.sizes) > max(row.bytes for row in last.sizes)
     return same_op and more and where[0] == where[1] and len(last.sizes) < _MOST_SIZES
-
-
-def _sum(one: int | None, other: int | None) -> int | None:
-    return None if one is None and other is None else (one or 0) + (other or 0)
 
 
 def _bus(text: str) -> str | None:

@@ -168,17 +168,11 @@ def _pattern(before: str) -> re.Pattern[str] | None:
     if len(before) > _LONGEST or _SPEAKER.search(before) is not None or MILD.search(before) is not None:
         return None  # of a warning the level says more than the traceback behind it
     parts = _PARTS.findall(before)
-    made = [_part(part, is_end=at in (0, len(parts) - 1)) for at, part in enumerate(parts)]
-    if parts[0].isspace():
-        made[0] = r"\s{0,8}"
+    made = [r"\d{1,20}" if part.isdecimal() else re.escape(part) for part in parts]
+    for at, part in enumerate(parts[:-1]):  # spaces at its end are the program's own, from which a frame is known
+        if part.isspace():
+            made[at] = r"\s{1,8}" if at else r"\s{0,8}"
     return re.compile("".join(made))
-
-
-def _part(part: str, *, is_end: bool) -> str:
-    if part.isdecimal():
-        return r"\d{1,20}"
-    # Spaces at its end are the program's indentation, from which a frame is known.
-    return r"\s{1,8}" if part.isspace() and not is_end else re.escape(part)
 
 
 def _shared_tokens(tokens: list[list[str]]) -> tuple[list[str], list[list[str]]]:

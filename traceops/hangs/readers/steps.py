@@ -195,7 +195,9 @@ def read_progress(path: str, rank: int | None = None) -> LoggedProgress | None:
     lines: list[tuple[int, float]] = []
     shown: float | None = None
     for piece in spread_blocks(path, _MOST_BLOCKS):
-        block = piece.data() if piece.number == 1 else _edges(piece.data())
+        block = piece.data()
+        if piece.number > 1 and len(block) > 2 * _EDGE:  # enough to see a pace, and the log's last steps
+            block = block[:_EDGE] + b"\n" + block[-_EDGE:]
         for match in _TQDM.finditer(block) if any(map(block.__contains__, _BAR_WORDS)) else ():
             _add(bars, int(match[1]), _seconds(match[2].decode()))
             rate = float(match[3])
@@ -207,11 +209,6 @@ def read_progress(path: str, rank: int | None = None) -> LoggedProgress | None:
             break
     points = bars if len(bars) >= len(lines) else lines
     return _judged(path, rank, points, shown if points is bars else None)
-
-
-def _edges(block: bytes) -> bytes:
-    """A block's beginning and end: enough to see a pace, and the log's last steps."""
-    return block if len(block) <= 2 * _EDGE else block[:_EDGE] + b"\n" + block[-_EDGE:]
 
 
 def _judged(path: str, rank: int | None, points: list[tuple[int, float]], shown: float | None) -> LoggedProgress | None:
