@@ -225,8 +225,8 @@ class _Support(ctypes.Structure):
 class Gpm:
     """The counters of this machine's GPUs. Raises OSError where there is no NVML, or no GPU that has them."""
 
-    def __init__(self, library: Any = None) -> None:
-        self._nvml = ctypes.CDLL(_LIBRARY) if library is None else library
+    def __init__(self) -> None:
+        self._nvml = ctypes.CDLL(_LIBRARY)
         if self._nvml.nvmlInit_v2() != 0:
             raise OSError("NVML does not start")
         count = c_uint()
@@ -283,7 +283,7 @@ class RasLook(Struct, frozen=True):
     missing: int | None = None
 
 
-def ask(address: tuple[str, int] = ADDRESS, *, as_json: bool = True) -> RasLook | None:
+def ask(address: tuple[str, int] = ADDRESS) -> RasLook | None:
     """None where nothing listens there, or it is not RAS.
 
     The protocol is lines: the client names its protocol, the server answers; `SET FORMAT json` is known from NCCL
@@ -297,10 +297,9 @@ def ask(address: tuple[str, int] = ADDRESS, *, as_json: bool = True) -> RasLook 
             file.flush()
             if not file.readline(256).startswith(b"SERVER PROTOCOL"):
                 return None
-            if as_json:
-                file.write(b"SET FORMAT json\n")
-                file.flush()
-                file.readline(256)
+            file.write(b"SET FORMAT json\n")
+            file.flush()
+            file.readline(256)
             file.write(b"STATUS\n")
             file.flush()
             return _read(file.read(_MOST_RAS).decode(errors="replace"))
