@@ -8,9 +8,8 @@ import msgspec
 from msgspec import Meta
 
 from traceops.core.documents import FileProblem
-from traceops.fabric.measured import BenchmarkSize, InspectorSpeed
 from traceops.fabric.model import Nic, PathKind, Pcie, Quote, Reference
-from traceops.fabric.nccl import GraphBandwidth, NcclSetting, TunerChoice
+from traceops.fabric.nccl import BenchmarkSize, GraphBandwidth, InspectorSpeed, NcclSetting, TunerChoice
 
 Count = Annotated[int, Meta(ge=0)]
 

@@ -13,10 +13,9 @@ from traceops.core.claims import reason
 from traceops.core.errors import FileError, InputError, problem_of
 from traceops.core.files import open_regular
 from traceops.fabric.fabric import Fabric
-from traceops.fabric.measured import Benchmark
 from traceops.fabric.model import Gpu, Machine, Nic, Pcie, Reference, normal_bus_id, same_host, short_host, with_numa
 from traceops.fabric.model import Path as DevicePath
-from traceops.fabric.nccl import GraphBandwidth, NcclLog
+from traceops.fabric.nccl import Benchmark, GraphBandwidth, NcclLog
 from traceops.fabric.readers.measured import holds_nccl_tests, is_inspector, read_inspector, read_nccl_tests
 from traceops.fabric.readers.nccl_lines import holds_nccl_lines
 from traceops.fabric.readers.nccl_log import read_nccl_log

@@ -15,9 +15,8 @@ from msgspec.structs import asdict, replace
 from traceops.core.documents import file_problems
 from traceops.fabric import json_types
 from traceops.fabric.fabric import Fabric
-from traceops.fabric.measured import Benchmark
 from traceops.fabric.model import Machine, Quote, Reference
-from traceops.fabric.nccl import Communicator, NcclLog, Network
+from traceops.fabric.nccl import Benchmark, Communicator, NcclLog, Network
 from traceops.fabric.talks import is_inside, names_are_of_several
 
 MOST_CONNECTIONS = 200  # a job of 1,024 ranks has 100,000 and more

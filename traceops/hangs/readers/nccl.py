@@ -17,7 +17,7 @@ from traceops.core.claims import first_phrase
 from traceops.core.errors import FileError
 from traceops.core.files import open_regular
 from traceops.core.rank_text import who, who_first
-from traceops.fabric.measured import Inspector, InspectorRank
+from traceops.fabric.nccl import Inspector, InspectorRank
 from traceops.hangs.evidence import LogEvent
 from traceops.hangs.readers.messages import DIFFERENT
 from traceops.hangs.readers.prefixes import host_prefix, without_prefixes
