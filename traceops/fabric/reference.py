@@ -94,7 +94,13 @@ def save_reference(reference: Reference) -> FilePath | None:
 def references_in(path: str | FilePath) -> tuple[Reference, ...]:
     """The references in a doctor.json or a file of `save_reference`; none in JSON of another kind. Raises InputError,
     which names the file, where it cannot be read or what it holds is damaged."""
-    found = _content(FilePath(path))
+    try:
+        data = files.read_regular(FilePath(path), _LARGEST_BYTES)
+    except files.TooLargeError as error:
+        raise FileError(path, "is too large for a reference; traceops doctor writes one") from error
+    except OSError as error:
+        raise FileError(path, f"cannot be read ({error.strerror}); traceops doctor writes one") from error
+    found = _decoded(data, FilePath(path))
     if not isinstance(found, dict):
         return ()
     several = found.get("references")
@@ -137,16 +143,6 @@ def _best_of(kept: Sequence[Measured], now: Sequence[Measured]) -> tuple[Measure
 
 def _what(row: Measured) -> tuple[str, str, tuple[int, ...], int]:
     return row.backend, row.op, row.gpus, row.bytes
-
-
-def _content(path: FilePath) -> Any:
-    try:
-        data = files.read_regular(path, _LARGEST_BYTES)
-    except files.TooLargeError as error:
-        raise FileError(path, "is too large for a reference; traceops doctor writes one") from error
-    except OSError as error:
-        raise FileError(path, f"cannot be read ({error.strerror}); traceops doctor writes one") from error
-    return _decoded(data, path)
 
 
 def _decoded(data: bytes, path: FilePath) -> Any:

@@ -76,16 +76,11 @@ def heads_text(heads: Sequence[Call]) -> tuple[str, ...]:
 
 def sides_text(sides: Sequence[Sequence[Call]]) -> tuple[str, ...]:
     """Who called what: 'rank 3 called broadcast of 4 Float in step (train.py:128)'."""
-    return tuple(
-        _say(
-            "call",
-            "side",
-            ranks=[call.rank for call in side],
-            call=describe(side[0].op),
-            where=code_place(side[0].op.frames),
-        )
-        for side in sides[:_MOST_SIDES]
-    )
+    texts = []
+    for side in sides[:_MOST_SIDES]:
+        ranks, op = [call.rank for call in side], side[0].op
+        texts.append(_say("call", "side", ranks=ranks, call=describe(op), where=code_place(op.frames)))
+    return tuple(texts)
 
 
 def since_text(since: Since) -> str:
@@ -181,16 +176,11 @@ def carried_text(carried: Carried, op: str) -> str:
 def progress_text(progress: LoggedProgress) -> str:
     """How a log's steps went: '3708 steps in 53 min are 0.86 s each: the 800 s per step that …'."""
     name = progress.path.rpartition("/")[2]
-    return _say(
-        "progress",
-        step=progress.step,
-        usual=f"{progress.usual_s:.2g}",
-        pace=progress.pace_s,
-        until=progress.until,
-        shown=progress.shown,
-        elapsed=None if progress.elapsed_s is None else _duration(progress.elapsed_s),
-        place=name if progress.rank is None else f"rank {progress.rank}, {name}",
-    )
+    place = name if progress.rank is None else f"rank {progress.rank}, {name}"
+    elapsed = None if progress.elapsed_s is None else _duration(progress.elapsed_s)
+    usual = f"{progress.usual_s:.2g}"
+    shown: dict[str, Any] = {"pace": progress.pace_s, "until": progress.until, "shown": progress.shown}
+    return _say("progress", step=progress.step, usual=usual, elapsed=elapsed, place=place, **shown)
 
 
 def _duration(seconds: float) -> str:
