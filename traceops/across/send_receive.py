@@ -23,7 +23,6 @@ _PAIRED_NS = 50_000  # ends of one collective lie about this close: other pairin
 _IN_RHYTHM_NS = 200_000  # how unlike ends may be that are paired by their rhythm alone
 _FAR_BETTER = 0.25  # of the unlikeness as counted: what another shift must reach to be believed
 _MOST_SHIFT = 256  # events a window may end before another
-_THINNED = 16  # of so many events one, to see which shifts are worth a look at all
 
 
 def pair(group: Ranks, positions: dict[int, list[int]], summaries: dict[int, RankSummary]) -> list[tuple[Event, ...]]:
