@@ -46,8 +46,9 @@ def main(args: argparse.Namespace) -> int:
     except InputError as error:
         from traceops.cli.diagnose import diagnose_instead
 
-        quiet = ["-q"] if args.quiet else []
-        return diagnose_instead(path, error, "--format", args.format, *quiet, *_given(args, "output", "fail_on"))
+        given = {"--output": args.output, "--fail-on": args.fail_on}
+        options = [f"{flag}={value}" for flag, value in given.items() if value is not None]
+        return diagnose_instead(path, error, "--format", args.format, *(["-q"] if args.quiet else []), *options)
     root = report_folder(path, found.name) if args.output is None else Path(args.output)
     make_writable(root)
     findings: list[Finding] = []
@@ -111,11 +112,6 @@ def _check_by_hta(args: argparse.Namespace, formats: tuple[str, ...], written: S
                 tables=replace(report.tables, hta={**hta_rows(ranks), **report.tables.hta}),
             )
             write_report(completed, shown.parent, formats, args.plotlyjs, over=(shown, before))
-
-
-def _given(args: argparse.Namespace, *names: str) -> list[str]:
-    """The options of these names, as they were typed."""
-    return [f"--{name.replace('_', '-')}={value}" for name in names if (value := getattr(args, name)) is not None]
 
 
 def _run_of(path: str, quiet: bool) -> str:

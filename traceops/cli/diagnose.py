@@ -97,8 +97,10 @@ def _write(args: argparse.Namespace, path: str, diagnosis: Diagnosis) -> int:
 
 def _with_machine(diagnosis: Diagnosis, path: str) -> Diagnosis:
     """The diagnosis with what `traceops doctor --from` finds wrong with machines in the same text, if no rank fails."""
+    if diagnosis.roots:
+        return diagnosis
     files = [Path(path)] if Path(path).is_file() else [one for one in Path(path).rglob("*") if one.is_file()]
-    if diagnosis.roots or sum(one.stat().st_size for one in files) > _MOST_CHECKED:
+    if sum(one.stat().st_size for one in files) > _MOST_CHECKED:
         return diagnosis
     from traceops.doctor.checkup import check_files
 
