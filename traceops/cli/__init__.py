@@ -28,15 +28,8 @@ COMMANDS = (
     "run", "capture", "live", "top", "sweep", "scale", "analyze", "compare", "baseline", "diagnose", "doctor", "view",
     "open", "query", "show", "explain", "demo", "mcp", "memory", "completion",
 )  # fmt: skip
-_TRAINING = (
-    "run",
-    "capture",
-    "live",
-    "top",
-    "sweep",
-    "scale",
-    "memory",
-)  # in training_options, all others in reading_options
+# In training_options, all others in reading_options.
+_TRAINING = ("run", "capture", "live", "top", "sweep", "scale", "memory")
 _EXAMPLES = """  traceops run -- train.py                     record a training, on one GPU or many
   traceops analyze profile/train               where its time goes, and what to change
   traceops compare profile/main profile/pr     did it get slower, and why
@@ -61,7 +54,7 @@ def build_parser(commands: Sequence[str] = COMMANDS) -> Parser:
     for name in commands:
         table = import_module(f"traceops.cli.{'training' if name in _TRAINING else 'reading'}_options")
         command: Command = table.COMMANDS[name]
-        sub = subparsers.add_parser(name, help=command.help, description=command.help)
+        sub = subparsers.add_parser(name, help=command.about, description=command.about)
         command.add_to(sub)
         sub.shorten(command)
         sub.add_argument("--color", choices=("auto", "always", "never"), default="auto", help=argparse.SUPPRESS)

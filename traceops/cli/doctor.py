@@ -25,7 +25,7 @@ from traceops.core.torch_here import require_torch
 from traceops.doctor.checkup import BUDGET_S, Options, check_files, check_up
 from traceops.doctor.document import document_of, read_checkup
 from traceops.doctor.model import BAD, Checkup
-from traceops.doctor.nodes import NodeIdentity, find_identity, meet, nodes_of_job
+from traceops.doctor.nodes import NodeIdentity, count_told, find_identity, meet
 from traceops.machine.cluster import cluster_here, read_cluster
 from traceops.memory.gpus import hardware_of
 from traceops.render.doctor.terminal import print_cluster, print_doctor
@@ -76,7 +76,7 @@ def _check_up(args: argparse.Namespace, formats: tuple[str, ...], identity: Node
 
     if identity.nodes > 1:
         report(_text("waits", nodes=identity.nodes - 1))
-    elif (of_job := nodes_of_job(os.environ)) > 1 and args.nnodes is None:
+    elif (of_job := count_told(os.environ, "SLURM_JOB_NUM_NODES")) > 1 and args.nnodes is None:
         report(_text("one_node", nodes=of_job))
     # As Ctrl-C does: scancel and timeout would leave the folders of running tests behind.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -136,7 +136,11 @@ def _judge_files(args: argparse.Namespace, formats: tuple[str, ...]) -> int:
             checkup = check_files(others)  # what shows a failure need not tell of the machine too
     for said in () if args.json or args.quiet else failures.values():
         print(printable(said))
-    folder = _beside_measured(Path(args.output))
+    # traceops run --settings reads the doctor.json of tests: another folder where there is one.
+    folder = Path(args.output)
+    measured = read_checkup(str(folder / "doctor.json")) if (folder / "doctor.json").is_file() else None
+    if measured is not None and measured.trials:
+        folder = folder.with_name(f"{folder.name}-from-files")
     make_writable(folder)
     _report(checkup, folder, formats, args)
     return _exit_code(checkup, args.fail_on)
@@ -154,15 +158,6 @@ def _failures(paths: Sequence[str]) -> dict[str, str]:
             if shows_trouble(diagnosis):
                 found[path] = f"traceops diagnose {path}: {hang_sentence(diagnosis)}"
     return found
-
-
-def _beside_measured(folder: Path) -> Path:
-    """The folder, or another where it holds the doctor.json of tests: traceops run --settings reads that."""
-    measured = folder / "doctor.json"
-    if not measured.is_file():
-        return folder
-    found = read_checkup(str(measured))
-    return folder if found is None or not found.trials else folder.with_name(f"{folder.name}-from-files")
 
 
 def _report(checkup: Checkup, folder: Path, formats: tuple[str, ...], args: argparse.Namespace) -> None:
