@@ -21,12 +21,13 @@ from traceops.answers.rows import (
     ledger_lines,
     step_lines,
 )
+from traceops.core.documents import copied
 from traceops.core.errors import UsageError
 from traceops.core.findings import SEVERITIES, count_checks
 from traceops.core.live_pulses import EVENTS_FILE
 from traceops.core.rank_text import ranks_text
 from traceops.core.text import meant
-from traceops.render.document import Answer, Cost, Text
+from traceops.render.document import Answer, Text
 from traceops.render.report.rank_groups import idle_ms
 from traceops.report.model import Report
 from traceops.report.rows import WhatIfRow
@@ -67,22 +68,16 @@ def holding(rows: Sequence[Row], field: str, part: str, what: str) -> Sequence[R
     return chosen
 
 
-def ordered(rows: Sequence[Row], asked: Asked, usual: str) -> tuple[str, list[Row]]:
-    """The rows by a column of numbers, most first and unknown last; rows that are equal stay in their order."""
+def ordered(found: Opened, asked: Asked, rows: Sequence[Row], usual: str) -> dict[str, Any]:
+    """What answers hold of rows that a column of numbers orders: most first, unknown last, equal ones as they were."""
     by = asked.by or usual
-    if rows and by not in (numbers := _numbers(rows)):
-        raise UsageError(f"there is no column of numbers {by!r}{meant(by, numbers)}; columns: {', '.join(numbers)}")
-    return by, sorted(rows, key=lambda row: _sort_key(getattr(row, by)))
-
-
-def _numbers(rows: Sequence[msgspec.Struct]) -> list[str]:
-    names = rows[0].__struct_fields__
+    names = rows[0].__struct_fields__ if rows else ()
     kinds = {name: {type(getattr(row, name)) for row in rows} - {type(None)} for name in names}
-    return [name for name, kind in kinds.items() if kind and kind <= {int, float}]
-
-
-def _sort_key(value: Any) -> tuple[bool, float]:
-    return value is None, -(value or 0.0)
+    numbers = [name for name, kind in kinds.items() if kind and kind <= {int, float}]
+    if rows and by not in numbers:
+        raise UsageError(f"there is no column of numbers {by!r}{meant(by, numbers)}; columns: {', '.join(numbers)}")
+    in_order = sorted(rows, key=lambda row: (getattr(row, by) is None, -(getattr(row, by) or 0.0)))
+    return {"run": asked_run(found), "ordered_by": by, "total": len(rows), "rows": tuple(in_order[: asked.top])}
 
 
 def meant_rule(wanted: str) -> str:
@@ -131,17 +126,11 @@ def _summary(found: Opened, asked: Asked) -> model.SummaryAnswer:
         headline=model.HeadlineLine(level=shown.level, sentence=f"{shown.headline}."),
         card=shown,
         first_screen=tuple(_answer_lines(opening)) if opening is not None else (),
-        costs=tuple(map(_cost, opening.costs)) if opening is not None else (),
-        facts=model.RunFacts(
-            world_size=run.world_size,
-            ranks_present=len(run.ranks_present),
-            hosts=len(run.hosts),
-            device=run.device,
-            backend=run.backend,
-            strategy=run.strategy,
-            torch_version=run.torch_version,
-            nccl_version=run.nccl_version,
+        costs=tuple(
+            copied(model.StepCost, cost, when="then" if cost.look == "then" else "now")
+            for cost in (opening.costs if opening is not None else ())
         ),
+        facts=copied(model.RunFacts, run, ranks_present=len(run.ranks_present), hosts=len(run.hosts)),
         step=model.StepFacts(
             typical_ms=step.typical,
             p5_ms=step.p5,
@@ -164,12 +153,6 @@ def _answer_lines(opening: Answer) -> Iterator[model.AnswerLine]:
         said = " ".join(block.plain for block in blocks if isinstance(block, Text))
         if said and label != "Proof":
             yield model.AnswerLine(label=label, text=said)
-
-
-def _cost(cost: Cost) -> model.StepCost:
-    return model.StepCost(
-        when="then" if cost.look == "then" else "now", label=cost.label, ms=cost.ms, least_ms=cost.least_ms
-    )
 
 
 def _findings(found: Opened, asked: Asked) -> model.FindingsAnswer:
@@ -205,10 +188,6 @@ def _finding(found: Opened, asked: Asked) -> model.FindingAnswer:
     return model.FindingAnswer(run=asked_run(found), check=check, fires=rule.fires if rule else "", rows=rows)
 
 
-def _ledger(found: Opened, asked: Asked) -> model.LedgerAnswer:
-    return model.LedgerAnswer(run=asked_run(found), rows=ledger_lines(found.report, asked.ranks))
-
-
 def _what_if(found: Opened, asked: Asked) -> model.WhatIfAnswer:
     rows = _what_if_rows(found.report)
     replay = found.report.summary.replay
@@ -230,9 +209,8 @@ def _what_if_rows(report: Report) -> tuple[WhatIfRow, ...]:
 def _ranks(found: Opened, asked: Asked) -> model.RanksAnswer:
     rows = [row for row in found.report.ranks if not asked.ranks or row.rank in asked.ranks]
     rows = rows if asked.by else sorted(rows, key=lambda row: -idle_ms(row))  # among those that cause as much
-    waited_for = any(row.caused_wait_ms for row in rows)
-    by, rows = ordered(rows, asked, "caused_wait_ms" if waited_for else "idle_pct")
-    return model.RanksAnswer(run=asked_run(found), ordered_by=by, total=len(rows), rows=tuple(rows[: asked.top]))
+    usual = "caused_wait_ms" if any(row.caused_wait_ms for row in rows) else "idle_pct"
+    return model.RanksAnswer(**ordered(found, asked, rows, usual))
 
 
 def _steps(found: Opened, asked: Asked) -> model.StepsAnswer:
@@ -242,8 +220,7 @@ def _steps(found: Opened, asked: Asked) -> model.StepsAnswer:
         if missing := set(asked.steps) - set(there):
             raise UsageError(f"step {min(missing)} was not recorded; steps: {ranks_text(there) or 'none'}")
         rows = [line for line in rows if line.step in asked.steps]
-    by, rows = ordered(rows, asked, "duration_ms")
-    return model.StepsAnswer(run=asked_run(found), ordered_by=by, total=len(rows), rows=tuple(rows[: asked.top]))
+    return model.StepsAnswer(**ordered(found, asked, rows, "duration_ms"))
 
 
 def _collectives(found: Opened, asked: Asked) -> model.CollectivesAnswer:
@@ -252,19 +229,13 @@ def _collectives(found: Opened, asked: Asked) -> model.CollectivesAnswer:
         rows = [line for line in rows if set(line.ranks) & set(asked.ranks)]
     rows = of_group(rows, asked.group)
     rows = holding(rows, "op", asked.op, "operation")
-    by, rows = ordered(rows, asked, "total_ms")
-    return model.CollectivesAnswer(run=asked_run(found), ordered_by=by, total=len(rows), rows=tuple(rows[: asked.top]))
+    return model.CollectivesAnswer(**ordered(found, asked, rows, "total_ms"))
 
 
 def _kernels(found: Opened, asked: Asked) -> model.KernelsAnswer:
     rows = holding(kernel_lines(found.report), "kind", asked.kind, "kind of kernels")
     rows = holding(rows, "name", asked.name, "kernel")
-    by, rows = ordered(rows, asked, "ms_per_step")
-    return model.KernelsAnswer(run=asked_run(found), ordered_by=by, total=len(rows), rows=tuple(rows[: asked.top]))
-
-
-def _roles(found: Opened, asked: Asked) -> model.RolesAnswer:
-    return model.RolesAnswer(run=asked_run(found), rows=found.report.roles)
+    return model.KernelsAnswer(**ordered(found, asked, rows, "ms_per_step"))
 
 
 def _hang(found: Opened, asked: Asked) -> model.HangAnswer:
@@ -299,13 +270,15 @@ _ANSWERS: dict[str, Callable[[Opened, Asked], model.AnyAnswer]] = {
     SUMMARY: _summary,
     "findings": _findings,
     "finding": _finding,
-    "ledger": _ledger,
+    "ledger": lambda found, asked: model.LedgerAnswer(
+        run=asked_run(found), rows=ledger_lines(found.report, asked.ranks)
+    ),
     "what-if": _what_if,
     "ranks": _ranks,
     "steps": _steps,
     "collectives": _collectives,
     "kernels": _kernels,
-    "roles": _roles,
+    "roles": lambda found, asked: model.RolesAnswer(run=asked_run(found), rows=found.report.roles),
     "hang": _hang,
     "events": _events,
     "checks": _checks,

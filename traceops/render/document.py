@@ -240,22 +240,9 @@ class Fold(msgspec.Struct, frozen=True):
 
 
 Block: TypeAlias = (
-    Text
-    | Heading
-    | Items
-    | TableBlock
-    | Chart
-    | Drawing
-    | StepTimeline
-    | FindingBlock
-    | Checks
-    | Terms
-    | Facts
-    | Code
-    | Fold
-    | Answer
-    | AlignedSteps
-)
+    Text | Heading | Items | TableBlock | Chart | Drawing | StepTimeline | FindingBlock | Checks | Terms | Facts | Code
+    | Fold | Answer | AlignedSteps
+)  # fmt: skip
 
 
 class Section(msgspec.Struct, frozen=True):

@@ -29,7 +29,7 @@ from traceops.words.catalogue import rows
 # What ranks have to share to be one line, given up from the right as long as there are too many lines.
 _ALIKE = ("state", "op", "exit_code", "sequence", "where", "doing", "op_state", "group", "step", "waits_for", "bytes")
 _LEVELS = tuple(_ALIKE[:kept] for kept in (11, 10, 8, 7, 5, 3, 1))
-_ORDER: tuple[RankState, ...] = ("root", "dead", "stopped", "idle", "waiting", "unclear", "absent")
+_ORDER: tuple[RankState | None, ...] = ("root", "dead", "stopped", "idle", "waiting", "unclear", "absent", None)
 
 
 class RankGroup(Struct, frozen=True):
@@ -48,11 +48,6 @@ class RankGroup(Struct, frozen=True):
     def values(self, field: str) -> tuple[Any, ...]:
         """The different values of a field of RankStatus."""
         return self.differ.get(field, (getattr(self.first, field),))
-
-    @property
-    def state(self) -> RankState | None:
-        """None where it differs."""
-        return None if "state" in self.differ else self.first.state
 
     @property
     def waits_for(self) -> tuple[int, ...]:
@@ -122,24 +117,20 @@ def _merge(
     same: dict[Hashable, list[RankStatus]] = defaultdict(list)
     for row in rows:
         root = root_of.get(row.rank)
-        alike = tuple(getattr(row, field) for field in (others if root is None else own))
-        same[root, alike].append(row)
-    groups = [_group(members, root_of.get(members[0].rank)) for members in same.values()]
-    return sorted(groups, key=_place)
+        same[root, tuple(getattr(row, field) for field in (others if root is None else own))].append(row)
+    groups = []
+    for members in same.values():
+        fields = [field for field in RankStatus.__struct_fields__ if field != "rank"]
+        values = {field: tuple(dict.fromkeys(getattr(row, field) for row in members)) for field in fields}
+        differ = {field: several for field, several in values.items() if len(several) > 1}
+        ranks = tuple(sorted(row.rank for row in members))
+        groups.append(RankGroup(ranks, members[0], differ, root_of.get(members[0].rank)))
 
+    def place(group: RankGroup) -> tuple[bool, int, tuple[int, ...]]:
+        order = _ORDER.index(group.shared("state")) if group.root is None else group.root
+        return group.root is None, order, group.ranks
 
-def _group(rows: Sequence[RankStatus], root: int | None) -> RankGroup:
-    differ: dict[str, tuple[Any, ...]] = {}
-    for field in RankStatus.__struct_fields__:
-        values = tuple(dict.fromkeys(getattr(row, field) for row in rows))
-        if len(values) > 1 and field != "rank":
-            differ[field] = values
-    return RankGroup(tuple(sorted(row.rank for row in rows)), rows[0], differ, root)
-
-
-def _place(group: RankGroup) -> tuple[int, int, int]:
-    order = len(_ORDER) if group.state is None else _ORDER.index(group.state)
-    return (0, group.root, group.ranks[0]) if group.root is not None else (1, order, group.ranks[0])
+    return sorted(groups, key=place)
 
 
 _MOST_LINES = 8
@@ -155,7 +146,7 @@ _AFTERWARDS = ("closing signal", "ChildFailedError")
 def seen_events(diagnosis: Diagnosis) -> list[LogEvent]:
     """Lines that show trouble: all that were classified but how far ranks have come and what the causes quote."""
     crashes = [root.crash for root in diagnosis.roots if root.crash is not None]
-    told = {
+    repeated = {
         event for crash in crashes for event in crash.events if _without_numbers(event) == _without_numbers(crash.event)
     }
     quoted = {what for root in diagnosis.roots for what, _ in root.evidence}
@@ -163,7 +154,7 @@ def seen_events(diagnosis: Diagnosis) -> list[LogEvent]:
         event
         for event in diagnosis.evidence.log
         if event.kind not in ("status", "said")
-        and event not in told
+        and event not in repeated
         and f"{event.path}:{event.line}" not in quoted
         and not any(_is_end_of(event, root) for root in diagnosis.roots)
     ]
@@ -205,10 +196,6 @@ def seen_groups(events: Sequence[LogEvent]) -> list[tuple[LogEvent, tuple[int, .
     return [
         (same[0], tuple(sorted({event.rank for event in same if event.rank is not None}))) for same in groups.values()
     ]
-
-
-def _follows(event: LogEvent) -> bool:
-    return event.kind in ("connection", "monitor", "exit") or any(words in event.text for words in _AFTERWARDS)
 
 
 def seen_lines(diagnosis: Diagnosis) -> Iterator[tuple[LogEvent, tuple[int, ...]]]:
@@ -395,7 +382,8 @@ def bytes_text(ranks: RankGroup) -> str:
 
 def state_text(ranks: RankGroup) -> str:
     """The state that the ranks share; 'cause' for a root."""
-    return "differs" if ranks.state is None else "cause" if ranks.state == "root" else ranks.state
+    state = ranks.shared("state")
+    return "differs" if state is None else "cause" if state == "root" else str(state)
 
 
 def place_text(ranks: RankGroup) -> str:
@@ -481,22 +469,12 @@ def end_text(diagnosis: Diagnosis) -> str:
     line, said = (0, "") if by is None else getattr(shown, by)
     frames = shown.frames if by == "interrupted" else ()
     return first_phrase(
-        "hangs",
-        "end",
-        "text",
-        place=f"{Path(shown.path).name}:{line}",
-        said=said,
-        interrupted=by == "interrupted",
-        asked=by == "asked",
-        hangs=by == "hangs",
+        "hangs", "end", "text", place=f"{Path(shown.path).name}:{line}", said=said, interrupted=by == "interrupted",
+        asked=by == "asked", hangs=by == "hangs", name=Path(shown.path).name, done=shown.done, serving=shown.serving,
         doing=activity_text(stack_activity(ThreadStack(True, frames))) if frames else None,
         step=first_phrase("hangs", "end", "step", step=shown.step, of=shown.of, epoch=shown.epoch),
-        name=Path(shown.path).name,
-        done=shown.done,
-        serving=shown.serving,
-        lines=sum(end.lines for end in ends),
-        logs=len(ends) if len(ends) > 1 else None,
-    )
+        lines=sum(end.lines for end in ends), logs=len(ends) if len(ends) > 1 else None,
+    )  # fmt: skip
 
 
 def lone_text(diagnosis: Diagnosis) -> str:
@@ -525,7 +503,14 @@ def _without_waiting(diagnosis: Diagnosis) -> list[str]:
         return _said("idle", text=idle.text, place=f"{Path(idle.path).name}:{idle.line}")
     if lone and not any(event.kind not in ("monitor", "outlived", "passed") for event in seen):
         return [lone_text(diagnosis)]
-    return _seen_text(diagnosis, seen) if seen else _unseen_text(diagnosis)
+    if seen:
+        return _seen_text(diagnosis, seen)
+    unknown = unknown_ranks(diagnosis)
+    return _said(
+        "nothing", read=read_text(diagnosis), unknown=who_runs(unknown) if unknown else None,
+        no_dump=all(record.source != "flight recorder" for record in diagnosis.evidence.records.values()),
+        unknown_ranks=ranks_in(unknown),
+    )  # fmt: skip
 
 
 def _seen_text(diagnosis: Diagnosis, seen: Sequence[LogEvent]) -> list[str]:
@@ -541,32 +526,20 @@ def _seen_text(diagnosis: Diagnosis, seen: Sequence[LogEvent]) -> list[str]:
     elif all(event.kind in ("outlived", "passed") for event in seen):
         part = "passed"
     else:
-        # Take the first line that does not follow from another process's end, else the first line, and who wrote it.
-        part, quoted = "messages", next((group for group in groups if not _follows(group[0])), groups[0])
+        # The first line that is not the echo of another process's end, else the first line, and who wrote it.
+        part = "messages"
+        own = [
+            group
+            for group in groups
+            if group[0].kind not in ("connection", "monitor", "exit")
+            and not any(words in group[0].text for words in _AFTERWARDS)
+        ]
+        quoted = next(iter(own), groups[0])
     return _said(
-        part,
-        text=seen[0].text,
-        count=len(seen),
-        more=len(seen) - 1 or None,
-        kinds=len(groups),
-        more_kinds=len(groups) > 1,
-        many=len(groups) > 2,
-        quoted=quoted_line(diagnosis, *quoted),
+        part, text=seen[0].text, count=len(seen), more=len(seen) - 1 or None, kinds=len(groups),
+        more_kinds=len(groups) > 1, many=len(groups) > 2, quoted=quoted_line(diagnosis, *quoted),
         read=read_text(diagnosis),
-    )[:1]
-
-
-def _unseen_text(diagnosis: Diagnosis) -> list[str]:
-    """That nothing was seen, and what is missing to see more."""
-    unknown = unknown_ranks(diagnosis)
-    dumped = any(record.source == "flight recorder" for record in diagnosis.evidence.records.values())
-    return _said(
-        "nothing",
-        read=read_text(diagnosis),
-        no_dump=not dumped,
-        unknown=who_runs(unknown) if unknown else None,
-        unknown_ranks=ranks_in(unknown),
-    )
+    )[:1]  # fmt: skip
 
 
 def quoted_line(diagnosis: Diagnosis, event: LogEvent, said_by: Sequence[int]) -> str:

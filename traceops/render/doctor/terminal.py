@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
-from typing import TextIO
+from typing import Any, TextIO
 
-from traceops.core.units import rate_text, size_text
-from traceops.doctor.model import BAD, Checkup, Trial
+from msgspec.structs import astuple
+
+from traceops.core.units import UNKNOWN, rate_text, size_text
+from traceops.doctor.model import BAD, Checkup
 from traceops.doctor.settings import shell_lines
 from traceops.machine.cluster import NodeKind
 from traceops.machine.look import count_levels
@@ -56,26 +58,15 @@ def print_doctor(checkup: Checkup, file: TextIO, written: Sequence[Path] = (), *
 
 def print_cluster(kinds: Sequence[NodeKind], file: TextIO) -> None:
     """A row for nodes that are alike; what is not known is a dash."""
-    left = ("partition", "GPU", "fabric")
+    left, sizes = ("partition", "GPU", "fabric"), ("GPU memory", "memory")
     titles = ("partition", "nodes", "free", "away", "GPUs each", "GPU", "GPU memory", "memory", "cores", "fabric")
-    rows = [
-        (
-            kind.partition, str(kind.nodes), _count(kind.free), str(kind.away), str(kind.gpus), kind.gpu,
-            _size(kind.gpu_memory), _size(kind.memory), _count(kind.cores), kind.fabric,
-        )
-        for kind in kinds
-    ]  # fmt: skip
+
+    def cell(title: str, value: Any) -> str:
+        return UNKNOWN if value in (None, "") else size_text(value) if title in sizes else str(value)
+
+    rows = [[cell(title, value) for title, value in zip(titles, astuple(kind), strict=True)] for kind in kinds]
     columns = tuple(_column(title, number=title not in left) for title in titles)
-    shown = [[cell or "–" for cell in row] for row in rows]
-    write_terminal([_table(columns, shown), soft(say("cluster"))], file, widths=_WIDTHS)
-
-
-def _count(number: int | None) -> str:
-    return "" if number is None else str(number)
-
-
-def _size(count: int | None) -> str:
-    return "" if count is None else size_text(count)
+    write_terminal([_table(columns, rows), soft(say("cluster"))], file, widths=_WIDTHS)
 
 
 def describe_summary(checkup: Checkup, written: Sequence[Path] = (), *, verbose: bool = False) -> list[Block]:
@@ -103,7 +94,9 @@ def describe_summary(checkup: Checkup, written: Sequence[Path] = (), *, verbose:
     blocks += _trials(checkup, verbose)
     blocks += _attempts(checkup)
     blocks += _bandwidth(checkup)
-    blocks += _benchmarks(checkup)
+    blocks += [text(f"{benchmark_line(one)}.", indent=_ITEM) for one in checkup.benchmarks[:_MOST_BENCHMARKS]]
+    if (rest := len(checkup.benchmarks) - _MOST_BENCHMARKS) > 0:
+        blocks.append(soft(say("more_tests", more=rest)))
     document = next((str(path) for path in written if path.suffix == ".json"), "doctor.json")
     blocks += _settings(checkup, document)
     for path, problem in checkup.problems[:_MOST_PROBLEMS]:
@@ -149,7 +142,10 @@ def _trials(checkup: Checkup, verbose: bool) -> Iterator[Block]:
         _column("of", number=True): [f"{trial.deadline_s:.0f}" for trial in shown],
     }
     if any(not trial.as_it_is for trial in shown):
-        columns[_column("changed")] = [_changed(trial) for trial in shown]
+        columns[_column("changed")] = [
+            " ".join([*(f"{name}={value}" for name, value in trial.set.items()), *(f"-{name}" for name in trial.unset)])
+            for trial in shown
+        ]
     if any(trial.transports for trial in shown):
         columns[_column("NCCL took")] = [", ".join(trial.transports) for trial in shown]
     rows = tuple(
@@ -158,27 +154,18 @@ def _trials(checkup: Checkup, verbose: bool) -> Iterator[Block]:
     )
     yield TableBlock(Table("", tuple(columns), rows))
     for trial in shown:
-        yield from _said(trial)
-
-
-def _said(trial: Trial) -> Iterator[Block]:
-    """The message of a test that is not ok, and the first lines of its output."""
-    if trial.outcome != "ok" and trial.message:
-        yield text(f"{trial.name}: {trial.message}", indent=(2, 4))
-    if trial.outcome in BAD:
-        for line in filter(str.strip, trial.said[:_MOST_SAID]):
-            yield text(line, look="soft", indent=_INNER)
+        if trial.outcome != "ok" and trial.message:
+            yield text(f"{trial.name}: {trial.message}", indent=(2, 4))
+        if trial.outcome in BAD:
+            for line in filter(str.strip, trial.said[:_MOST_SAID]):
+                yield text(line, look="soft", indent=_INNER)
 
 
 def _attempts(checkup: Checkup) -> Iterator[Block]:
     rows = [(one.change, works_text(one), "" if one.gbs is None else rate_text(one.gbs)) for one in attempts(checkup)]
-    columns = (
-        Column("change", "change", number=False),
-        Column("works", "works", number=False),
-        Column("gbs", "all-reduce GB/s"),
-    )
     if rows:
-        yield _table(columns, rows)
+        columns = [Column(name, name, number=False) for name in ("change", "works")]
+        yield _table((*columns, Column("gbs", "all-reduce GB/s")), rows)
 
 
 def _bandwidth(checkup: Checkup) -> Iterator[Block]:
@@ -187,35 +174,20 @@ def _bandwidth(checkup: Checkup) -> Iterator[Block]:
     for host in sorted(hosts, key=str):
         if rows := [one for one in largest(checkup.measured) if one.host == host]:
             where = f" on {host}" if len(hosts) > 1 and host else ""
-            measured = say(
-                "bandwidth", devices=measured_devices(checkup, rows[0]), measured=list(map(bandwidth_text, rows))
-            )
+            devices, each = measured_devices(checkup, rows[0]), list(map(bandwidth_text, rows))
+            measured = say("bandwidth", devices=devices, measured=each)
             yield text(f"Bus bandwidth{where}{changed_text(checkup)}{measured}", indent=_ITEM)
     for matrix in pair_matrices(checkup):
-        yield from _matrix(matrix)
-
-
-def _benchmarks(checkup: Checkup) -> Iterator[Block]:
-    """A line a test of others: the best bandwidth, and the time of the smallest message."""
-    for one in checkup.benchmarks[:_MOST_BENCHMARKS]:
-        yield text(f"{benchmark_line(one)}.", indent=_ITEM)
-    if (rest := len(checkup.benchmarks) - _MOST_BENCHMARKS) > 0:
-        yield soft(say("more_tests", more=rest))
-
-
-def _matrix(matrix: PairMatrix) -> Iterator[Block]:
-    if not 1 < len(matrix.gpus) <= _MOST_MATRIX:
-        return
-    rows = [
-        [matrix.name(one), *("" if one == other else _cell(matrix, (one, other)) for other in matrix.gpus)]
-        for one in matrix.gpus
-    ]
-    slow = [f"{matrix.name(a)} to {matrix.name(b)}" for a, b in sorted(matrix.slow)[:6]]
-    where = f"GB/s on {matrix.host}" if matrix.host else "GB/s"
-    others = (Column(str(gpu), str(gpu)) for gpu in matrix.gpus)
-    yield _table((Column("gpu", where, number=False), *others), rows)
-    if slow:
-        yield text(say("slow", pairs=slow), indent=_ITEM)
+        if not 1 < len(matrix.gpus) <= _MOST_MATRIX:
+            continue
+        cells = [
+            [matrix.name(one), *("" if one == other else _cell(matrix, (one, other)) for other in matrix.gpus)]
+            for one in matrix.gpus
+        ]
+        first = Column("gpu", f"GB/s on {matrix.host}" if matrix.host else "GB/s", number=False)
+        yield _table((first, *(Column(str(gpu), str(gpu)) for gpu in matrix.gpus)), cells)
+        if slow := [f"{matrix.name(a)} to {matrix.name(b)}" for a, b in sorted(matrix.slow)[:6]]:
+            yield text(say("slow", pairs=slow), indent=_ITEM)
 
 
 def _cell(matrix: PairMatrix, pair: tuple[int, int]) -> str:
@@ -239,10 +211,6 @@ def _settings(checkup: Checkup, document: str) -> Iterator[Block]:
             yield soft(say("same_command", document=document))
     for line in fallback_lines(checkup, document):
         yield text(line)
-
-
-def _changed(trial: Trial) -> str:
-    return " ".join([*(f"{name}={value}" for name, value in trial.set.items()), *(f"-{name}" for name in trial.unset)])
 
 
 def _column(name: str, *, number: bool = False) -> Column:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
 
-import msgspec
+from msgspec.structs import asdict
 
 from traceops.core.claims import first_phrase
 from traceops.core.rank_text import is_cut, ranks_text
 from traceops.hangs.model import Diagnosis
 from traceops.hangs.words import WAIT_REASONS
 from traceops.render.cells import Cell, Table, name, table_of
-from traceops.render.writers.csv import csv_text
+from traceops.render.writers.csv import csv_text, struct_csv
 from traceops.report.hang_text import (
     MergedWait,
     RankGroup,
@@ -98,19 +98,6 @@ _WAIT_COLUMNS = ("rank", "on", "group", "op", "sequence", "why")
 
 def render_hang_csv_files(diagnosis: Diagnosis) -> dict[str, str]:
     """File name -> text."""
-    waits = [
-        {
-            "rank": wait.rank,
-            "on": wait.on,
-            "group": wait.group,
-            "op": wait.op,
-            "sequence": wait.sequence,
-            "why": WAIT_REASONS[wait.reason],
-        }
-        for wait in diagnosis.waits
-    ]
-    files = {
-        "hang_ranks.csv": csv_text([msgspec.structs.asdict(status) for status in diagnosis.ranks]),
-        "hang_waits.csv": csv_text(waits, _WAIT_COLUMNS),
-    }
+    waits = [{**asdict(wait), "why": WAIT_REASONS[wait.reason]} for wait in diagnosis.waits]
+    files = {"hang_ranks.csv": struct_csv(diagnosis.ranks), "hang_waits.csv": csv_text(waits, _WAIT_COLUMNS)}
     return {name: text for name, text in files.items() if text}

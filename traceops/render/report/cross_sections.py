@@ -316,13 +316,11 @@ def pipelines(report: Report, shown: Sequence[int]) -> Section | None:
     if not report.pipelines:
         return None
     blocks: list[Block] = [soft(say("pipelines", "intro"))]
+    words = report.summary.step_words
     for pipeline in report.pipelines:
-        blocks += [
-            text(pipeline_sentence(pipeline, report.summary.step_words)),
-            TableBlock(stages_table(pipeline, report.summary.step_words)),
-        ]
+        blocks += [text(pipeline_sentence(pipeline, words)), TableBlock(stages_table(pipeline, words))]
     most = max(pipeline.bubble_pct for pipeline in report.pipelines)
-    return section_of("pipelines", blocks, report.summary.step_words, bubble_pct=most)
+    return section_of("pipelines", blocks, words, bubble_pct=most)
 
 
 def what_if(report: Report, shown: Sequence[int]) -> Section | None:
@@ -381,7 +379,15 @@ def longest_step(report: Report, shown: Sequence[int]) -> Section | None:
 def collectives(report: Report, shown: Sequence[int]) -> Section:
     """Matching, late arrivals and bandwidth of collectives."""
     table, arrivals, matching = collectives_table(report), arrivals_table(report), report.summary.matching
-    blocks: list[Block] = [text(_matching_sentence(report))]
+    pct = None if matching is None else matching.matched_pct
+    sentence = say("collectives", "matching", none=True)
+    if matching is not None and matching.events:
+        left = ", ".join(f"{count} ({reason})" for reason, count in matching.unmatched.items())
+        matched = None if pct is None else number(pct, 1).text
+        sentence = say(
+            "collectives", "matching", events=matching.events, outside=pct is None, matched=matched, left=left
+        )
+    blocks: list[Block] = [text(sentence)]
     if table.rows:
         blocks.append(TableBlock(table))
     if arrivals is not None:
@@ -397,8 +403,7 @@ def collectives(report: Report, shown: Sequence[int]) -> Section:
             soft(say("collectives", "bandwidth")),
             Chart("bandwidth", say("collectives", "bandwidth_chart"), cross_figures.bandwidth_figure(report)),
         ]
-    matched = None if matching is None else matching.matched_pct
-    return section_of("collectives", blocks, collectives=len(report.collectives), matched_pct=matched)
+    return section_of("collectives", blocks, collectives=len(report.collectives), matched_pct=pct)
 
 
 def fabric(report: Report, shown: Sequence[int]) -> Section | None:
@@ -459,12 +464,3 @@ def _tied_sentence(report: Report) -> str:
     if group is None or not 1 < len(group.ranks) < len(report.ranks):
         return ""
     return say("lateness", "tied", last=last.rank, alike=len(group.ranks))
-
-
-def _matching_sentence(report: Report) -> str:
-    if (matching := report.summary.matching) is None or not matching.events:
-        return say("collectives", "matching", none=True)
-    pct = matching.matched_pct
-    left = ", ".join(f"{count} ({reason})" for reason, count in matching.unmatched.items())
-    matched = None if pct is None else number(pct, 1).text
-    return say("collectives", "matching", events=matching.events, outside=pct is None, matched=matched, left=left)

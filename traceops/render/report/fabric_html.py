@@ -50,7 +50,13 @@ def fabric_blocks(report: Report) -> tuple[Block, ...]:
     """What is known of the fabric; nothing without evidence of it."""
     if (fabric := report.fabric) is None:
         return ()
-    blocks: list[Block] = [*_machine_blocks(fabric, report.run.device)]
+    blocks: list[Block] = []
+    if figures := _figures(fabric, report.run.device):
+        by = say("fabric", "device_by") if any(reference.measured for reference in fabric.references) else ""
+        blocks += [Heading("Machine"), soft(say("fabric", "colours", by=by))]
+        blocks += [Drawing("topology", (figure, f"machine-{place}")) for place, figure in enumerate(figures, 1)]
+        if (more := len(alike_machines(fabric.machines)) - _MOST_FIGURES) > 0:
+            blocks.append(soft(say("fabric", "more_machines", more=more)))
     if fabric.log is not None:
         blocks += [Heading("NCCL"), text(nccl_sentence(fabric.log))]
         if connections := connections_table(fabric.log):
@@ -64,19 +70,6 @@ def fabric_blocks(report: Report) -> tuple[Block, ...]:
     if fabric.problems:
         blocks.append(not_used(fabric.problems[:_MOST_PROBLEMS]))
     return tuple(blocks)
-
-
-def _machine_blocks(fabric: Fabric, device: Any) -> list[Block]:
-    if not (figures := _figures(fabric, device)):
-        return []
-    by = say("fabric", "device_by") if any(reference.measured for reference in fabric.references) else ""
-    # Explain the colours of a machine's figure and the source of its bandwidths; by: '' without any.
-    blocks: list[Block] = [Heading("Machine"), soft(say("fabric", "colours", by=by))]
-    blocks += [Drawing("topology", (figure, f"machine-{place}")) for place, figure in enumerate(figures, 1)]
-    more = len(alike_machines(fabric.machines)) - _MOST_FIGURES
-    if more > 0:
-        blocks.append(soft(say("fabric", "more_machines", more=more)))
-    return blocks
 
 
 def connections_table(log: NcclLog) -> Table | None:

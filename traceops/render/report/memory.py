@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from traceops.core.units import UNKNOWN, gib_text
 from traceops.core.words import MEMORY_KINDS, NO_STACK
 from traceops.render.cells import Cell, Table, table_of
 from traceops.render.document import Block, Chart, Section, TableBlock, text
-from traceops.render.report.figures import Figure, dots, laid_out, line, worded
+from traceops.render.report.figures import Figure, axis, dots, laid_out, line, worded
 from traceops.render.report.terms import section_of
 from traceops.report.model import Report
 from traceops.report.rows import MemoryInStep, MemoryOverTime, MemoryRank, MemoryRows, MemoryStep
@@ -104,21 +104,13 @@ def _line(name: str, at: Sequence[float], held: Sequence[float], colour: str) ->
 
 
 def _figure(traces: list[dict[str, Any]], x: str) -> Figure:
-    return laid_out(
-        traces, 10, pixels=22, xaxis={"title": {"text": x}}, yaxis={"title": {"text": "GiB"}, "rangemode": "tozero"},
-        grid_y=True,
-    )  # fmt: skip
+    return laid_out(traces, 10, pixels=22, xaxis=axis(x), yaxis=axis("GiB", rangemode="tozero"), grid_y=True)
 
 
 def _table(ranks: Sequence[MemoryRank]) -> Table:
-    keys = [key for key in MemoryRank.__struct_fields__ if key.endswith("_bytes")]
-    cells = {key: _cell(key, 1 << 20 if key == "grows_bytes" else _GIB) for key in keys}
-    return table_of("memory", ranks, make=cells)
-
-
-def _cell(name: str, unit: int = _GIB) -> Callable[[MemoryRank], Cell]:
-    def make(row: MemoryRank) -> Cell:
-        size = getattr(row, name)
+    def cell(key: str, row: MemoryRank) -> Cell:
+        size, unit = getattr(row, key), 1 << 20 if key == "grows_bytes" else _GIB
         return Cell(UNKNOWN if size is None else f"{size / unit:.2f}")
 
-    return make
+    keys = [key for key in MemoryRank.__struct_fields__ if key.endswith("_bytes")]
+    return table_of("memory", ranks, make={key: partial(cell, key) for key in keys})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 from msgspec import Struct
 
@@ -114,15 +114,6 @@ def rank_column(report: Report) -> Column:
 _FEW_DRAWN = 4  # ranks that a label names one by one
 
 
-class DrawnRank(TypedDict):
-    """A rank with rows in the timeline. host: '' where the run has one; count: ranks that it stands for, and itself."""
-
-    rank: int
-    host: str
-    label: str
-    count: int
-
-
 def drawn_ranks(report: Report, detail: Detail) -> dict[str, Any]:
     """For the page's script. shown: every rank drawn; folded: one of each kind, on each host where all its ranks are
     drawn; unlike: how many ranks nobody stands for. Ranks that findings name stand for themselves. Of the others, those
@@ -154,8 +145,9 @@ def drawn_ranks(report: Report, detail: Detail) -> dict[str, Any]:
     }
 
 
-def _rows(groups: dict[int, list[int]], hosts: dict[int, str], several: bool, all_ranks: int) -> list[DrawnRank]:
-    """In order of hosts, each at its first rank, and of ranks."""
+def _rows(groups: dict[int, list[int]], hosts: dict[int, str], several: bool, all_ranks: int) -> list[dict[str, Any]]:
+    """In order of hosts, each at its first rank, and of ranks. host: '' where the run has one; count: ranks that a row
+    stands for, and itself."""
     first: dict[str, int] = {}
     for rank in sorted(hosts):
         first.setdefault(hosts[rank], rank)
