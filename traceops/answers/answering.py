@@ -12,15 +12,7 @@ import msgspec
 from traceops.answers import model
 from traceops.answers.asked import BY_NAME, QUESTIONS, SUMMARY, Asked
 from traceops.answers.opening import Opened, card, diagnosis, opening_answer
-from traceops.answers.rows import (
-    check_line,
-    collective_lines,
-    finding_line,
-    full_finding,
-    kernel_lines,
-    ledger_lines,
-    step_lines,
-)
+from traceops.answers.rows import check_line, collective_lines, finding_line, kernel_lines, ledger_lines, step_lines
 from traceops.core.documents import copied
 from traceops.core.errors import UsageError
 from traceops.core.findings import SEVERITIES, count_checks
@@ -169,7 +161,7 @@ def _findings(found: Opened, asked: Asked) -> model.FindingsAnswer:
 
 def _finding(found: Opened, asked: Asked) -> model.FindingAnswer:
     wanted = asked.rule.upper()
-    rows = tuple(full_finding(f) for f in found.report.findings if f.rule == wanted)
+    rows = tuple(copied(model.FullFinding, f) for f in found.report.findings if f.rule == wanted)
     check = next((check_line(c) for c in found.report.checks if c.rule == wanted), None)
     rule = BY_ID.get(wanted)
     if not rows and check is None and rule is None:

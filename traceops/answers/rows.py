@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from traceops.answers.model import CheckLine, CollectiveLine, FindingLine, FullFinding, KernelLine, LedgerLine, StepLine
+from traceops.answers.model import CheckLine, CollectiveLine, FindingLine, KernelLine, LedgerLine, StepLine
 from traceops.core.documents import copied
 from traceops.core.findings import Check, Finding
 from traceops.core.units import stored
@@ -103,11 +103,6 @@ def _operators(uses: Sequence[KernelUse]) -> tuple[str, ...]:
 def finding_line(finding: Finding) -> FindingLine:
     """A finding without its evidence."""
     return copied(FindingLine, finding)
-
-
-def full_finding(finding: Finding) -> FullFinding:
-    """A finding with its evidence."""
-    return copied(FullFinding, finding)
 
 
 def check_line(check: Check) -> CheckLine:

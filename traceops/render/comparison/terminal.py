@@ -32,13 +32,8 @@ _RUNNER_COMMAND = re.compile(
 
 
 def print_comparison(comparison: Comparison, file: TextIO, written: Path | None, *, verbose: bool = False) -> None:
-    """The verdict first, for people who read a job's log; `written` is where the whole report lies."""
-    write_terminal(describe_summary(comparison, written, verbose=verbose), file, widths=_WIDTHS)
-
-
-def describe_summary(comparison: Comparison, written: Path | None = None, *, verbose: bool = False) -> list[Block]:
-    """What the terminal says of a comparison: a card of about 25 lines, all of it if verbose. `written` is where the
-    whole report lies."""
+    """The verdict first, for people who read a job's log: a card of about 25 lines, all of it if verbose. `written` is
+    where the whole report lies."""
     level = text.VERDICT_LEVEL[comparison.verdict]
     short, details = headline(comparison)
     blocks: list[Block] = [_line(f"{MARK[level]} {short}", f"level-{level}", limit=_MOST_OF_VERDICT)]
@@ -67,7 +62,7 @@ def describe_summary(comparison: Comparison, written: Path | None = None, *, ver
     blocks += _remarks(comparison, verbose)
     if written is not None:
         blocks.append(Code((f"Report: {written}",), look=""))
-    return blocks
+    write_terminal(blocks, file, widths=_WIDTHS)
 
 
 def _counted(comparison: Comparison) -> Iterator[Block]:

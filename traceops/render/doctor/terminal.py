@@ -9,7 +9,7 @@ from typing import Any, TextIO
 from msgspec.structs import astuple
 
 from traceops.core.units import UNKNOWN, rate_text, size_text
-from traceops.doctor.model import BAD, Checkup
+from traceops.doctor.model import BAD, Checkup, Trial
 from traceops.doctor.settings import shell_lines
 from traceops.machine.cluster import NodeKind
 from traceops.machine.look import count_levels
@@ -51,11 +51,6 @@ _INNER = (4, 6)
 _LEVEL = {"note": "info", "ok": "clear"}
 
 
-def print_doctor(checkup: Checkup, file: TextIO, written: Sequence[Path] = (), *, verbose: bool = False) -> None:
-    """The verdict first, then the rest; verbose: also what is all right. `written`: the files, the page first."""
-    write_terminal(describe_summary(checkup, written, verbose=verbose), file, widths=_WIDTHS)
-
-
 def print_cluster(kinds: Sequence[NodeKind], file: TextIO) -> None:
     """A row for nodes that are alike; what is not known is a dash."""
     left, sizes = ("partition", "GPU", "fabric"), ("GPU memory", "memory")
@@ -69,8 +64,8 @@ def print_cluster(kinds: Sequence[NodeKind], file: TextIO) -> None:
     write_terminal([_table(columns, rows), soft(say("cluster"))], file, widths=_WIDTHS)
 
 
-def describe_summary(checkup: Checkup, written: Sequence[Path] = (), *, verbose: bool = False) -> list[Block]:
-    """What the terminal says of a checkup; `written` and `verbose` as `print_doctor` takes them."""
+def print_doctor(checkup: Checkup, file: TextIO, written: Sequence[Path] = (), *, verbose: bool = False) -> None:
+    """The verdict first, then the rest; verbose: also what is all right. `written`: the files, the page first."""
     blocks: list[Block] = []
     for what, joined in machine_lines(checkup.machines)[:_MOST_HOSTS]:
         blocks.append(text(what, look="bold", indent=_ITEM))
@@ -94,9 +89,6 @@ def describe_summary(checkup: Checkup, written: Sequence[Path] = (), *, verbose:
     blocks += _trials(checkup, verbose)
     blocks += _attempts(checkup)
     blocks += _bandwidth(checkup)
-    blocks += [text(f"{benchmark_line(one)}.", indent=_ITEM) for one in checkup.benchmarks[:_MOST_BENCHMARKS]]
-    if (rest := len(checkup.benchmarks) - _MOST_BENCHMARKS) > 0:
-        blocks.append(soft(say("more_tests", more=rest)))
     document = next((str(path) for path in written if path.suffix == ".json"), "doctor.json")
     blocks += _settings(checkup, document)
     for path, problem in checkup.problems[:_MOST_PROBLEMS]:
@@ -104,7 +96,7 @@ def describe_summary(checkup: Checkup, written: Sequence[Path] = (), *, verbose:
     if written:
         names = ", ".join(path.name for path in written[1:])
         blocks.append(Code((f"Report: {written[0]}{f' (beside it {names})' if names else ''}",), look=""))
-    return blocks
+    write_terminal(blocks, file, widths=_WIDTHS)
 
 
 def _looks(checkup: Checkup, verbose: bool) -> Iterator[Block]:
@@ -142,10 +134,7 @@ def _trials(checkup: Checkup, verbose: bool) -> Iterator[Block]:
         _column("of", number=True): [f"{trial.deadline_s:.0f}" for trial in shown],
     }
     if any(not trial.as_it_is for trial in shown):
-        columns[_column("changed")] = [
-            " ".join([*(f"{name}={value}" for name, value in trial.set.items()), *(f"-{name}" for name in trial.unset)])
-            for trial in shown
-        ]
+        columns[_column("changed")] = list(map(_changed, shown))
     if any(trial.transports for trial in shown):
         columns[_column("NCCL took")] = [", ".join(trial.transports) for trial in shown]
     rows = tuple(
@@ -154,11 +143,20 @@ def _trials(checkup: Checkup, verbose: bool) -> Iterator[Block]:
     )
     yield TableBlock(Table("", tuple(columns), rows))
     for trial in shown:
-        if trial.outcome != "ok" and trial.message:
-            yield text(f"{trial.name}: {trial.message}", indent=(2, 4))
-        if trial.outcome in BAD:
-            for line in filter(str.strip, trial.said[:_MOST_SAID]):
-                yield text(line, look="soft", indent=_INNER)
+        yield from _output(trial)
+
+
+def _changed(trial: Trial) -> str:
+    return " ".join([*(f"{name}={value}" for name, value in trial.set.items()), *(f"-{name}" for name in trial.unset)])
+
+
+def _output(trial: Trial) -> Iterator[Block]:
+    """The message of a test that is not ok, and the first lines of its output."""
+    if trial.outcome != "ok" and trial.message:
+        yield text(f"{trial.name}: {trial.message}", indent=(2, 4))
+    if trial.outcome in BAD:
+        for line in filter(str.strip, trial.said[:_MOST_SAID]):
+            yield text(line, look="soft", indent=_INNER)
 
 
 def _attempts(checkup: Checkup) -> Iterator[Block]:
@@ -169,7 +167,7 @@ def _attempts(checkup: Checkup) -> Iterator[Block]:
 
 
 def _bandwidth(checkup: Checkup) -> Iterator[Block]:
-    """The largest message of each operation in a line, and the matrix of pairs."""
+    """The largest message of each operation in a line, the matrix of pairs, and a line a test of others."""
     hosts = {one.host for one in checkup.measured}
     for host in sorted(hosts, key=str):
         if rows := [one for one in largest(checkup.measured) if one.host == host]:
@@ -188,6 +186,10 @@ def _bandwidth(checkup: Checkup) -> Iterator[Block]:
         yield _table((first, *(Column(str(gpu), str(gpu)) for gpu in matrix.gpus)), cells)
         if slow := [f"{matrix.name(a)} to {matrix.name(b)}" for a, b in sorted(matrix.slow)[:6]]:
             yield text(say("slow", pairs=slow), indent=_ITEM)
+    for one in checkup.benchmarks[:_MOST_BENCHMARKS]:
+        yield text(f"{benchmark_line(one)}.", indent=_ITEM)
+    if (rest := len(checkup.benchmarks) - _MOST_BENCHMARKS) > 0:
+        yield soft(say("more_tests", more=rest))
 
 
 def _cell(matrix: PairMatrix, pair: tuple[int, int]) -> str:

@@ -19,7 +19,7 @@ from traceops.hangs.json_types import HangJson
 from traceops.render.document import Answer, Block, Cost, Headline, Level, Span, Style, Text, Words, text
 from traceops.render.finding_blocks import value_text
 from traceops.render.report.compute import efficiency_of, why_unrated
-from traceops.render.report.coverage import MOST_UNJUDGED_PCT, Unjudged, least_only, unfit_note, unjudged_of
+from traceops.render.report.coverage import MOST_UNJUDGED_PCT, Unjudged, least_note, unfit_note, unjudged_of
 from traceops.render.report.lead import (
     STRAGGLERS,
     WAIT_INFO_PCT,
@@ -187,7 +187,7 @@ def _of_finding(report: Report, told: Sequence[Finding]) -> Card:
 def _cure(report: Report, lead: Finding) -> Cure | None:
     """What fixing it saves; where a hidden loader or host may hold the step up, the prediction is the best case."""
     cure = cure_of(report, lead)
-    if cure is None or cure.least_ms is not None or lead.rule not in _REPLAYED or not least_only(report):
+    if cure is None or cure.least_ms is not None or lead.rule not in _REPLAYED or not least_note(report):
         return cure
     return replace(cure, then_ms=cure.now_ms, least_ms=cure.then_ms)
 

@@ -49,14 +49,9 @@ def out_of_step(report: Report) -> bool:
 
 
 def late_together(report: Report, finding: Finding) -> list[Finding]:
-    """The findings that the card tells with this one, itself among them."""
+    """The findings that the card is about together with this one, itself among them."""
     same, cure = _joint(report, finding)
     return same if cure is not None else [finding]
-
-
-def joint_cure(report: Report, finding: Finding) -> Cure | None:
-    """What the cure of all that the card tells would give; None where it tells one finding."""
-    return _joint(report, finding)[1]
 
 
 def _joint(report: Report, finding: Finding) -> tuple[list[Finding], Cure | None]:
@@ -169,11 +164,9 @@ def cure_of(report: Report, finding: Finding) -> Cure | None:
     """What curing the finding would give; None where nothing tells. A finding whose rule predicts no step gives a
     range: at best its whole impact is saved, at worst nothing. Of one about other steps than the typical ones nothing
     is said: those take as long without its cause."""
-    if finding.rule in STRAGGLERS:
-        # The step after TO-S001's or TO-S002's fix; None where no step is known to be shorter.
-        return joint_cure(report, finding) or _single_cure(report, finding)
-    if (together := joint_cure(report, finding)) is not None:
-        return together
+    together = _joint(report, finding)[1]
+    if together is not None or finding.rule in STRAGGLERS:  # of these None where no step is known to be shorter
+        return together or _single_cure(report, finding)
     if (faster := _faster_kernels(report, finding)) is not None:
         return faster
     if finding.impact_ms is None or not finding.impact_ms:
@@ -182,7 +175,8 @@ def cure_of(report: Report, finding: Finding) -> Cure | None:
     if predicted is not None:
         return predicted
     step = _evidence_ms(finding, Fact.STEP) or mean_of_ranks(report)
-    if step is None or finding.impact_ms > step or _of_other_steps(report, finding):
+    typical = set(report.run.steps) - report.summary.step_time_ms.left_out
+    if step is None or finding.impact_ms > step or (finding.steps and typical.isdisjoint(finding.steps)):
         return None
     return Cure(step, step, step - finding.impact_ms)
 
@@ -204,12 +198,6 @@ def _faster_kernels(report: Report, finding: Finding) -> Cure | None:
     if not loss.launches and compute.bound != "device":  # the step loses no more than the device does
         least = max(least, step - loss.device_ms - loss.device_ms_uncertain)
     return Cure(step, min(max(least, most), step), min(least, step))
-
-
-def _of_other_steps(report: Report, finding: Finding) -> bool:
-    """Whether none of the finding's steps counts in the step that the report tells."""
-    typical = set(report.run.steps) - report.summary.step_time_ms.left_out
-    return bool(finding.steps) and typical.isdisjoint(finding.steps)
 
 
 def _replayed(report: Report, finding: Finding) -> Cure | None:

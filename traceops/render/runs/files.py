@@ -234,19 +234,14 @@ def _row(row: RunRow) -> dict[str, object]:
 
 def print_runs(rows: Sequence[RunRow], file: TextIO, written: Path) -> None:
     """The table, runs without a report, and where all of it lies."""
-    write_terminal(describe_summary(rows, written), file)
-
-
-def describe_summary(rows: Sequence[RunRow], written: Path) -> list[document.Block]:
-    """What the terminal says of several runs."""
     said = runs_verdict(rows)
-    return [
-        document.text(f"{MARK[said.level]} {said.sentence}", look=f"level-{said.level}", indent=(0, 2)),
-        *([document.TableBlock(figures_table(rows, linked=False))] if any(not row.problem for row in rows) else []),
-        *(
-            document.text(f"{MARK['error']} {row.name}: {row.problem}", look="level-error", indent=(0, 2))
-            for row in rows
-            if row.problem
-        ),
-        document.Code((f"Runs: {written}",), look=""),
+    blocks: list[document.Block] = [
+        document.text(f"{MARK[said.level]} {said.sentence}", look=f"level-{said.level}", indent=(0, 2))
     ]
+    if any(not row.problem for row in rows):
+        blocks.append(document.TableBlock(figures_table(rows, linked=False)))
+    for row in rows:
+        if row.problem:
+            failed = f"{MARK['error']} {row.name}: {row.problem}"
+            blocks.append(document.text(failed, look="level-error", indent=(0, 2)))
+    write_terminal([*blocks, document.Code((f"Runs: {written}",), look="")], file)
