@@ -321,21 +321,14 @@ def describe_run(found: RunMemory) -> list[Block]:
     if found.recorded is not None:
         rows = recorded_memory(*found.recorded)
         blocks += [text(bold(recorded_headline(rows))), TableBlock(kinds_table(rows)), TableBlock(makers_table(rows))]
-    blocks += _snapshots(found)
+    if ranks := sorted(found.snapshots, key=lambda rank: found.snapshots[rank].peak):
+        # The rank that held most, and what it holds more than the one that held least
+        highest_rank, lowest_rank = ranks[-1], ranks[0]
+        above, below = found.snapshots[highest_rank], found.snapshots[lowest_rank]
+        blocks += describe_device(f"rank {highest_rank}", above)
+        if highest_rank != lowest_rank and above.peak > 1.1 * below.peak:
+            blocks += [text(say("run", "next_to", rank=lowest_rank)), compared(below, above)]
     blocks += [soft(problem) for problem in found.problems]
-    return blocks
-
-
-def _snapshots(found: RunMemory) -> list[Block]:
-    """Of the rank that held most, and what it holds more than the one that held least."""
-    if not found.snapshots:
-        return []
-    ranks = sorted(found.snapshots, key=lambda rank: found.snapshots[rank].peak)
-    most, least = ranks[-1], ranks[0]
-    blocks = describe_device(f"rank {most}", found.snapshots[most])
-    if most != least and found.snapshots[most].peak > 1.1 * found.snapshots[least].peak:
-        blocks.append(text(say("run", "next_to", rank=least)))
-        blocks.append(compared(found.snapshots[least], found.snapshots[most]))
     return blocks
 
 

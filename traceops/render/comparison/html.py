@@ -74,6 +74,16 @@ def render_comparison_html(comparison: Comparison, *, plotlyjs: str = "none") ->
 def describe(comparison: Comparison) -> document.Document:
     """A comparison as a document: the verdict, facts, and a section for each thing there is to say."""
     base, head = text.side_names(comparison)
+    short, details = headline(comparison)
+    intro: list[document.Block] = [paragraph(details)] if details else []
+    if comparison.refusals:
+        lines = [paragraph(document.bold(WORDS["refused"]), f" {why}") for why in comparison.refusals]
+        intro.append(document.items(lines, "refusals"))
+    if (answer := _answer(comparison)) is not None:
+        intro.append(answer)
+    intro.append(document.Facts(tuple(_facts(comparison))))
+    if comparison.warnings:
+        intro.append(document.items(comparison.warnings, "notes"))
     chart = _chart("intervals", figures.interval_figure(comparison))
     made = (
         document.Section("metrics", "Metrics", (*chart, document.TableBlock(metrics_table(comparison)))),
@@ -87,26 +97,12 @@ def describe(comparison: Comparison) -> document.Document:
         title=f"{base} → {head}",
         heading=document.spans(document.Span(base, "name"), " → ", document.Span(head, "name")),
         command="traceops compare",
-        verdict=document.Headline(text.VERDICT_LEVEL[comparison.verdict], headline(comparison)[0]),
-        intro=tuple(_intro(comparison)),
+        verdict=document.Headline(text.VERDICT_LEVEL[comparison.verdict], short),
+        intro=tuple(intro),
         sections=tuple(section for section in made if section is not None),
         footer=WORDS["footer"],
         styles=("summary.css", "compare.css"),
     )
-
-
-def _intro(comparison: Comparison) -> list[document.Block]:
-    details = headline(comparison)[1]
-    blocks: list[document.Block] = [paragraph(details)] if details else []
-    if comparison.refusals:
-        lines = [paragraph(document.bold(WORDS["refused"]), f" {why}") for why in comparison.refusals]
-        blocks.append(document.items(lines, "refusals"))
-    if (answer := _answer(comparison)) is not None:
-        blocks.append(answer)
-    blocks.append(document.Facts(tuple(_facts(comparison))))
-    if comparison.warnings:
-        blocks.append(document.items(comparison.warnings, "notes"))
-    return blocks
 
 
 def _answer(comparison: Comparison) -> document.Answer | None:
@@ -119,14 +115,14 @@ def _answer(comparison: Comparison) -> document.Answer | None:
     if same_way and _moved(step):  # what noise could have done has no reason
         sentences = tuple(paragraph(text.sentence_of(one.text)) for one in same_way[:_MOST_REASONS])
         lines.append(("Why", sentences))
-    told = [
+    variables = [
         f"{change.name}: {change.base_value or 'not set'} → {change.head_value or 'not set'}"
         for change in comparison.changes
         if change.kind == "environment"
     ]
-    if told:
-        more = max(len(told) - _MOST_REASONS, 0)
-        differs = say("environment", shown="; ".join(told[:_MOST_REASONS]), more=more or None)
+    if variables:
+        more = max(len(variables) - _MOST_REASONS, 0)
+        differs = say("environment", shown="; ".join(variables[:_MOST_REASONS]), more=more or None)
         lines.append(("Differs", (paragraph(differs),)))
     outcome = text.outcome_text(step)
     sure = say("sure", outcome=outcome[:1].upper() + outcome[1:], reason=step.reason)
@@ -135,15 +131,9 @@ def _answer(comparison: Comparison) -> document.Answer | None:
     look: Literal["now", "then", "worse"] = "now"  # red where it is slower, green where it is faster
     if _moved(step):
         look = "worse" if (step.change_pct or 0.0) > 0 else "then"
-    return document.Answer(
-        tuple(lines),
-        (
-            document.Cost(base[:_MOST_LABEL], step.base, text.base_text(step)),
-            document.Cost(
-                head[:_MOST_LABEL], step.head, f"{text.head_text(step)} ({text.effect_text(step)})", look=look
-            ),
-        ),
-    )
+    changed = f"{text.head_text(step)} ({text.effect_text(step)})"
+    before = document.Cost(base[:_MOST_LABEL], step.base, text.base_text(step))
+    return document.Answer(tuple(lines), (before, document.Cost(head[:_MOST_LABEL], step.head, changed, look=look)))
 
 
 def _moved(step: MetricChange) -> bool:

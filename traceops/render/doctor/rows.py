@@ -94,7 +94,10 @@ def pair_matrices(checkup: Checkup) -> list[PairMatrix]:
         hosts = dict.fromkeys(checkup.hosts[:1])
     made = []
     for host in hosts:
-        gbs = _pair_bandwidths([one for one in checkup.measured if one.host == host])
+        pairs = [one for one in checkup.measured if _of_pair(one) and one.host == host]
+        pairs.sort(key=lambda one: -one.bytes)
+        one_way = {(one.gpus[0], one.gpus[1]): one.busbw_gbs for one in reversed(pairs)}  # the largest message counts
+        gbs = {(b, a): value for (a, b), value in one_way.items()} | one_way
         wrong = outcomes if len(hosts) == 1 else {}
         gpus = tuple(sorted({gpu for pair in (*gbs, *wrong) for gpu in pair}))
         middle = median(gbs.values()) if gbs else 0.0
@@ -104,14 +107,6 @@ def pair_matrices(checkup: Checkup) -> list[PairMatrix]:
         kind = "GPU" if on_gpus else "rank "
         made.append(PairMatrix(host, gpus, gbs, wrong, slow, kind))
     return made
-
-
-def _pair_bandwidths(measured: Sequence[Measured]) -> dict[tuple[int, int], float]:
-    """GB/s of the largest message by (from, to); a pair measured once counts both ways."""
-    gbs: dict[tuple[int, int], float] = {}
-    for one in sorted(filter(_of_pair, measured), key=lambda one: -one.bytes):
-        gbs.setdefault((one.gpus[0], one.gpus[1]), one.busbw_gbs)
-    return {(b, a): value for (a, b), value in gbs.items()} | gbs
 
 
 def attempts(checkup: Checkup) -> list[Attempt]:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from traceops.core.findings import Check, Finding
 from traceops.core.rank_text import is_cut, ranks_text, who_first, who_runs
-from traceops.hangs.evidence import LogEvent, RankStacks
+from traceops.hangs.evidence import RankStacks
 from traceops.hangs.model import Diagnosis
 from traceops.hangs.words import WAIT_REASONS
 from traceops.render.cells import Cell, word
@@ -351,7 +351,11 @@ def sources_blocks(diagnosis: Diagnosis) -> tuple[Block, ...]:
     blocks: list[Block] = [
         text(f"{stall}. " if stall else "", f"Read: {hang_text.read_text(diagnosis)}.", _unknown(diagnosis))
     ]
-    if seen := [_seen_line(diagnosis, event, said_by) for event, said_by in seen_lines(diagnosis)]:
+    seen = []
+    for event, said_by in seen_lines(diagnosis):
+        by = f"{who_first(said_by)}: " if said_by else ""
+        seen.append(f"{hang_text.shown_path(diagnosis, event.path)}:{event.line}: {by}{event.text}")
+    if seen:
         blocks += [soft(WORDS["also_in_logs"]), items(seen, "files")]
     if wanted := what_would_decide(diagnosis):
         blocks.append(text(wanted))
@@ -365,11 +369,6 @@ def sources_blocks(diagnosis: Diagnosis) -> tuple[Block, ...]:
         rest = (soft(f"{more} more."),) if more > 0 else ()
         blocks.append(fold(f"Files read ({len(evidence.files)})", items(files, "files"), *rest))
     return tuple(blocks)
-
-
-def _seen_line(diagnosis: Diagnosis, event: LogEvent, said_by: Sequence[int]) -> str:
-    by = f"{who_first(said_by)}: " if said_by else ""
-    return f"{hang_text.shown_path(diagnosis, event.path)}:{event.line}: {by}{event.text}"
 
 
 def _unknown(diagnosis: Diagnosis) -> str:

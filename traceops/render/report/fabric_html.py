@@ -65,7 +65,11 @@ def fabric_blocks(report: Report) -> tuple[Block, ...]:
         blocks.append(TableBlock(tests))
     if fabric.inspector is not None:
         blocks += [soft(f"Read: {inspector_text(fabric.inspector)}."), TableBlock(inspector_table(fabric.inspector))]
-    if lines := _settings(fabric.log):
+    settings: dict[tuple[str, str], Text] = {}  # variables NCCL says were set, each value once
+    for one in fabric.log.settings if fabric.log is not None else ():
+        place = Span(f"{one.quote.path}:{one.quote.line}", "soft")
+        settings.setdefault((one.name, one.value), text(f"{one.name}={one.value} ", place))
+    if lines := list(settings.values())[:_MOST_SETTINGS]:
         blocks.append(fold(say("fabric", "settings", count=len(lines)), items(lines, "quotes")))
     if fabric.problems:
         blocks.append(not_used(fabric.problems[:_MOST_PROBLEMS]))
@@ -136,15 +140,6 @@ def _figures(fabric: Fabric, device: Any) -> list[Figure]:
             machine = replace(machine, gpus=tuple(replace(gpu, name=str(device)) for gpu in machine.gpus))
         figures.append(topology_figure(machine, measured, ways, others=len(alike)))
     return figures
-
-
-def _settings(log: NcclLog | None) -> list[Text]:
-    """Variables NCCL says were set, each value once."""
-    found: dict[tuple[str, str], Text] = {}
-    for one in () if log is None else log.settings:
-        place = Span(f"{one.quote.path}:{one.quote.line}", "soft")
-        found.setdefault((one.name, one.value), text(f"{one.name}={one.value} ", place))
-    return list(found.values())[:_MOST_SETTINGS]
 
 
 def _where(row: ConnectionJson) -> Cell:

@@ -15,7 +15,7 @@ from traceops.render.document import Block, Chart, Section, TableBlock, text
 from traceops.render.report.figures import Figure, axis, dots, laid_out, line, worded
 from traceops.render.report.terms import section_of
 from traceops.report.model import Report
-from traceops.report.rows import MemoryInStep, MemoryOverTime, MemoryRank, MemoryRows, MemoryStep
+from traceops.report.rows import MemoryInStep, MemoryRank, MemoryRows, MemoryStep
 
 _GIB = 1 << 30
 say = partial(first_phrase, "gpu_memory")
@@ -41,16 +41,19 @@ def memory(report: Report, shown: Sequence[int]) -> Section | None:
         blocks.append(Chart("memory-steps", say("run", "steps_chart"), steps_figure(rows.steps)))
     if rows.over_time is not None:
         # Stack each line of the program upon those before it, so that the uppermost is all that was held.
-        traces = []
-        sums = [0.0] * len(rows.over_time.moments)
+        traces, moments = [], rows.over_time.moments
+        sums = [0.0] * len(moments)
         for number, place in enumerate(rows.over_time.lines):
-            sums = [held + row[number] for held, row in zip(sums, rows.over_time.held_bytes, strict=True)]
-            traces.append(_line(place, rows.over_time.moments, sums, _COLOURS[number % len(_COLOURS)]))
-        at = rows.over_time.moments.index(rows.over_time.peak) if rows.over_time.peak in rows.over_time.moments else 0
+            sums = [below + row[number] for below, row in zip(sums, rows.over_time.held_bytes, strict=True)]
+            traces.append(_line(place, moments, sums, _COLOURS[number % len(_COLOURS)]))
+        at = moments.index(rows.over_time.peak) if rows.over_time.peak in moments else 0
         marker = {"color": "#d62728", "size": 8, "symbol": "circle"}
-        traces.append(dots("peak", [rows.over_time.moments[at]], [sums[at] / _GIB], marker, "peak: %{y:.2f} GiB"))
+        traces.append(dots("peak", [moments[at]], [sums[at] / _GIB], marker, "peak: %{y:.2f} GiB"))
+        at_peak = sorted(zip(rows.over_time.held_bytes[at], rows.over_time.lines, strict=True), reverse=True)[:3]
+        held = [gib_text(sum(rows.over_time.held_bytes[at]))]
+        held += [f"{gib_text(size)} made in {line}" for size, line in at_peak if line not in ("others", NO_STACK)]
         chart = Chart("memory-over-time", say("run", "over_time_chart"), _figure(traces, "allocations and frees"))
-        blocks += [text(_peak_text(rows.over_time)), chart]
+        blocks += [text(say("run", "peak", rank=rows.over_time.rank, held=", ".join(held))), chart]
     if rows.recorded is not None:
         from traceops.render.memory import kinds_table, makers_table, recorded_headline  # most runs recorded none
 
@@ -88,14 +91,6 @@ def in_step_figure(rows: MemoryInStep) -> Figure:
             sums = [held + more for held, more in zip(sums, own, strict=True)]
             traces.append(_line(words, rows.at_ms, sums, _COLOURS[number % len(_COLOURS)]))
     return _figure(traces, worded("memory_axis"))
-
-
-def _peak_text(rows: MemoryOverTime) -> str:
-    at = rows.moments.index(rows.peak) if rows.peak in rows.moments else 0
-    held = sorted(zip(rows.held_bytes[at], rows.lines, strict=True), reverse=True)[:3]
-    names = [f"{gib_text(size)} made in {line}" for size, line in held if line not in ("others", NO_STACK)]
-    told = ", ".join([gib_text(sum(rows.held_bytes[at])), *names])
-    return say("run", "peak", rank=rows.rank, held=told)
 
 
 def _line(name: str, at: Sequence[float], held: Sequence[float], colour: str) -> dict[str, Any]:

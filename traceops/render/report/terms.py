@@ -102,16 +102,13 @@ def speed_facts(report: Report) -> list[tuple[str, Cell]]:
         return facts
     if flops.mfu_pct is not None:
         return [*facts, ("MFU", Cell(f"{flops.mfu_pct:.1f} %", f"{_of_peak(flops)}; {flops.peak_source}"))]
-    return [*facts, ("MFU", Cell("–", f"not known: {_why(flops)}", "unknown"))]
+    key = flops.why or ("no_precision" if flops.precision is None else "no_peak")
+    why = say("speed", key, precision=flops.precision, device=flops.device or say("speed", "these"))
+    return [*facts, ("MFU", Cell("–", f"not known: {why}", "unknown"))]
 
 
 def _of_peak(flops: Flops) -> str:
     return f"{number_text(flops.tflops_per_s or 0.0)} of {flops.peak_tflops or 0.0:g} TFLOP/s in {flops.precision}"
-
-
-def _why(flops: Flops) -> str:
-    key = flops.why or ("no_precision" if flops.precision is None else "no_peak")
-    return say("speed", key, precision=flops.precision, device=flops.device or say("speed", "these"))
 
 
 def how_found(report: Report) -> str:

@@ -349,8 +349,12 @@ class _Plan:
         """Direct links with their two ports and their lane, short ones inside."""
         spans = {joined: self._ports(joined) for joined in self._shape.direct}
         linked = sorted(spans, key=lambda joined: (spans[joined][1] - spans[joined][0], spans[joined]))
-        lanes = _lanes([spans[joined] for joined in linked])
-        return [(joined, spans[joined], lane) for joined, lane in zip(linked, lanes, strict=True)]
+        placed: list[tuple[Joined, tuple[float, float], int]] = []
+        for joined in linked:  # each in the lowest lane in which it meets none before it
+            low, high = spans[joined]
+            taken = {lane for _, (a, b), lane in placed if low <= b and a <= high}
+            placed.append((joined, spans[joined], min(set(range(len(spans))) - taken)))
+        return placed
 
     def _brackets(self) -> None:
         """Direct links as brackets above a row of GPUs, or beside a column of them."""
@@ -377,15 +381,6 @@ class _Plan:
         if self._down:
             return x + self._device / 2, y + self._gpu_height() * along
         return x + self._device * (along - 0.5), y
-
-
-def _lanes(spans: Sequence[tuple[float, float]]) -> list[int]:
-    """For each span the lowest lane in which it meets no span before it."""
-    lanes: list[int] = []
-    for number, (low, high) in enumerate(spans):
-        taken = {lane for (a, b), lane in zip(spans[:number], lanes, strict=True) if low <= b and a <= high}
-        lanes.append(next(lane for lane in range(len(spans) + 1) if lane not in taken))
-    return lanes
 
 
 _MOST_DIRECT = 8  # pairs, and ways to be joined, in a description
