@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceops.compare.capture import ComparedCapture, step_numbers, step_series, timed_series
+from traceops.compare.capture import Captures, step_numbers, step_series, timed_series
 from traceops.compare.changes import say
 from traceops.compare.config import CompareConfig
 from traceops.compare.metrics import MIN_STEPS, Metric
@@ -54,7 +54,7 @@ class StepBound(Struct, frozen=True):
         return say("steps_apart" if self.whole else "devices_apart", longer=longer, other=other, least=least, most=most)
 
 
-def step_bound(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> StepBound | None:
+def step_bound(base: Captures, head: Captures) -> StepBound | None:
     """None where the recorded steps leave the change open, or are too few; hosts' own work is none of a device."""
     if any(capture.run.device_type != "cuda" for capture in (*base, *head)):
         return None
@@ -103,7 +103,7 @@ def apart(base: Sequence[Float], head: Sequence[Float], *, noise_pct: float | No
 # Steps and captures far from the others of their side: named, and left in what is compared.
 
 
-def outlier_steps(side: Literal["base", "head"], captures: Sequence[ComparedCapture]) -> list[OutlierStep]:
+def outlier_steps(side: Literal["base", "head"], captures: Captures) -> list[OutlierStep]:
     """Steps far above the median of their capture."""
     found = []
     for capture in captures:
@@ -122,7 +122,7 @@ def outlier_steps(side: Literal["base", "head"], captures: Sequence[ComparedCapt
     return found
 
 
-def odd_captures(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> list[str]:
+def odd_captures(base: Captures, head: Captures) -> list[str]:
     """Captures far above the others of their side: they stay in, and widen every interval."""
     found = []
     for side, captures in (("base", base), ("head", head)):
@@ -180,7 +180,7 @@ def shows_from_pct(steps: Float, device: str, waited: float, config: CompareConf
     )
 
 
-def waited_pct(captures: Sequence[ComparedCapture]) -> float:
+def waited_pct(captures: Captures) -> float:
     """For how much of its time the main thread that waits most for a core does so."""
     rows = [row for capture in captures if capture.report.whole_run for row in capture.report.whole_run.machine]
     return max((row.waited_pct or 0.0 for row in rows), default=0.0)
@@ -188,8 +188,8 @@ def waited_pct(captures: Sequence[ComparedCapture]) -> float:
 
 def measure(
     metrics: Sequence[Metric],
-    base: Sequence[ComparedCapture],
-    head: Sequence[ComparedCapture],
+    base: Captures,
+    head: Captures,
     config: CompareConfig,
     *,
     noise_pct: float | None,
@@ -286,10 +286,14 @@ def overall(metrics: Sequence[MetricChange]) -> ComparisonVerdict:
     return "improvement" if any(metric.outcome == "improvement" for metric in gated) else "no_regression"
 
 
-def _step_ms(metrics: Sequence[Metric], base: Sequence[ComparedCapture]) -> float | None:
+def _step_ms(metrics: Sequence[Metric], base: Captures) -> float | None:
     metric = next(m for m in metrics if m.name == "profiled_step_time")
     values = [float(np.median(series)) for c in base if len(series := metric.series(c))]
     return float(np.mean(values)) if values else None
+
+
+def _open(threshold: float | None) -> MetricOutcome:
+    return "informative" if threshold is None else "inconclusive"
 
 
 def _empty(metric: Metric, threshold: float | None, base: float | None, head: float | None) -> MetricChange:
@@ -301,8 +305,8 @@ def _empty(metric: Metric, threshold: float | None, base: float | None, head: fl
 
 def _timed(
     metric: Metric,
-    base: Sequence[ComparedCapture],
-    head: Sequence[ComparedCapture],
+    base: Captures,
+    head: Captures,
     threshold: float | None,
     step_ms: float | None,
     noise_pct: float | None,
@@ -328,26 +332,12 @@ def _timed(
     row = replace(row, change_pct=100.0 * (values[1] - values[0]) / scale)
     if why := _too_few(metric, series, noise_pct):
         return replace(row, outcome=_open(threshold), reason=why), None, 0.0
-    known = estimate(
-        series[0],
-        series[1],
-        metric.location,
-        None if noise_pct is None else noise_pct / 100.0 * scale,
-        paired=paired,
-        floor=floor_pct / 100.0 * scale,
-    )
-    assert known is not None
+    noise, floor = None if noise_pct is None else noise_pct / 100.0 * scale, floor_pct / 100.0 * scale
+    known = estimate(series[0], series[1], metric.location, noise, paired=paired, floor=floor)
+    assert known is not None and row.change_pct is not None
     half = 100.0 * known.half_width(config.confidence) / scale
-    assert row.change_pct is not None
-    return (
-        replace(
-            row,
-            low_pct=max(row.change_pct - half, -100.0 if not metric.of_step else -math.inf),
-            high_pct=row.change_pct + half,
-        ),
-        known,
-        scale,
-    )
+    low = max(row.change_pct - half, -100.0 if not metric.of_step else -math.inf)
+    return replace(row, low_pct=low, high_pct=row.change_pct + half), known, scale
 
 
 def _too_few(metric: Metric, series: Sequence[Sequence[Float]], noise_pct: float | None) -> str:
@@ -361,10 +351,6 @@ def _too_few(metric: Metric, series: Sequence[Sequence[Float]], noise_pct: float
     if noise_pct is None and sum(bool(len(own)) for side in series for own in side) <= 2:
         return say("launches_differ", needed=_MANY_STEPS)
     return ""
-
-
-def _open(threshold: float | None) -> MetricOutcome:
-    return "informative" if threshold is None else "inconclusive"
 
 
 def _judge(row: MetricChange, config: CompareConfig) -> MetricChange:
@@ -389,9 +375,7 @@ def _judge(row: MetricChange, config: CompareConfig) -> MetricChange:
     return replace(row, outcome=outcome, reason=say(why, threshold=threshold, p=f"{row.p:.2g}", most=f"{most_pct:.1f}"))
 
 
-def _exact(
-    metric: Metric, base: Sequence[ComparedCapture], head: Sequence[ComparedCapture], threshold: float | None
-) -> MetricChange:
+def _exact(metric: Metric, base: Captures, head: Captures, threshold: float | None) -> MetricChange:
     """A count, mean over steps: it changed where the steps of one side lie beyond those of the other."""
     values = [[s for c in side if len(s := metric.series(c))] for side in (base, head)]
     means = [float(np.mean(np.concatenate(side))) if side else None for side in values]
