@@ -20,7 +20,6 @@ from traceops.core.live_pulses import EVENTS_FILE
 from traceops.core.rank_text import ranks_text
 from traceops.core.text import meant
 from traceops.render.document import Answer, Text
-from traceops.render.report.rank_groups import idle_ms
 from traceops.report.model import Report
 from traceops.report.rows import WhatIfRow
 from traceops.rules.registry import BY_ID, family_of
@@ -200,7 +199,7 @@ def _what_if_rows(report: Report) -> tuple[WhatIfRow, ...]:
 
 def _ranks(found: Opened, asked: Asked) -> model.RanksAnswer:
     rows = [row for row in found.report.ranks if not asked.ranks or row.rank in asked.ranks]
-    rows = rows if asked.by else sorted(rows, key=lambda row: -idle_ms(row))  # among those that cause as much
+    rows = rows if asked.by else sorted(rows, key=lambda row: -row.idle_ms)  # among those that cause as much
     usual = "caused_wait_ms" if any(row.caused_wait_ms for row in rows) else "idle_pct"
     return model.RanksAnswer(**ordered(found, asked, rows, usual))
 

@@ -68,7 +68,8 @@ class MergedWait(Struct, frozen=True):
 
 def merged_ranks(diagnosis: Diagnosis, most: int) -> list[RankGroup]:
     """Rows of equal ranks, roots first; as many as `most` if merging what is nearly equal can do that."""
-    root_of = roots_by_rank(diagnosis.roots)
+    # Rank -> the first of the roots it belongs to
+    root_of = {rank: number for number, root in reversed(list(enumerate(diagnosis.roots))) for rank in root.ranks}
     groups: list[RankGroup] = []
     last = len(_LEVELS) - 1
     # Causes stay apart as long as those that wait can be merged further.
@@ -100,15 +101,6 @@ def merged_waits(waits: Sequence[Wait]) -> list[MergedWait]:
         waited_for = (tuple(sorted(set(targets))), *what)
         ranks[waited_for].append(rank)
     return [MergedWait(tuple(sorted(own)), *key) for key, own in ranks.items()]
-
-
-def roots_by_rank(roots: Sequence[Root]) -> dict[int, int]:
-    """Rank -> the first of the roots it belongs to."""
-    result: dict[int, int] = {}
-    for number, root in enumerate(roots):
-        for rank in root.ranks:
-            result.setdefault(rank, number)
-    return result
 
 
 def _merge(
@@ -271,16 +263,13 @@ _MOST_QUOTED = 240  # characters of a line
 
 def hang_level(diagnosis: Diagnosis) -> Severity:
     """How bad it is: 'error' with a cause, 'warning' where something waits or stalled, else 'info'."""
-    if diagnosis.roots:
+    evidence, events = diagnosis.evidence, seen_events(diagnosis)
+    if diagnosis.roots or any(finding.severity == "error" for finding in diagnosis.machine):
         return "error"
-    events = seen_events(diagnosis)
-    seen = events and not _tells_of_fabric_only(diagnosis) and not all(map(was_logged_only, events))
-    seen = seen or bool(diagnosis.evidence.lone)
-    if any(finding.severity == "error" for finding in diagnosis.machine):
-        return "error"
-    seen = seen or bool(diagnosis.machine)
-    trouble = _waiting(diagnosis) or diagnosis.evidence.stall is not None or seen
-    return "warning" if trouble else "info"
+    if _waiting(diagnosis) or evidence.stall is not None or evidence.lone or diagnosis.machine:
+        return "warning"
+    seen = events and not _is_of_fabric_only(diagnosis) and not all(map(was_logged_only, events))
+    return "warning" if seen else "info"
 
 
 def shows_trouble(diagnosis: Diagnosis) -> bool:
@@ -301,7 +290,7 @@ def hang_sentence(diagnosis: Diagnosis) -> str:
     elif (timed := timed_out(diagnosis)) is not None:
         ranks = sorted({e.rank for e in diagnosis.evidence.log if e.kind == "timeout" and e.rank is not None})
         operation = operation_text(timed.op, timed.sequence)
-        late = _said("timed_out", ranks=ranks, operation=operation, world=_told_world(diagnosis))[0]
+        late = _said("timed_out", ranks=ranks, operation=operation, world=_given_world(diagnosis))[0]
         said = [late, _for_whom_text(diagnosis, len(ranks) or 1)]
     else:
         said = _without_waiting(diagnosis)
@@ -326,7 +315,7 @@ def _wait_text(diagnosis: Diagnosis, waiting: Sequence[int]) -> str:
     return _said(
         "waiting",
         ranks=waiting,
-        world=_told_world(diagnosis),
+        world=_given_world(diagnosis),
         operation=next(iter(calls)) if len(calls) == 1 else None,
         calls=[*each[:_MOST_CALLS], *["…"][: len(each) > _MOST_CALLS]],
     )[0]
@@ -338,7 +327,7 @@ def _for_whom_text(diagnosis: Diagnosis, waiting: int) -> str:
     return _said("for", unknown=who_runs(unknown) if unknown else None, waiting=waiting)[0]
 
 
-def _told_world(diagnosis: Diagnosis) -> int | None:
+def _given_world(diagnosis: Diagnosis) -> int | None:
     """The job's number of ranks where it is given, and not only the highest of them seen."""
     return None if diagnosis.evidence.world_source == "seen" else diagnosis.evidence.world_size
 
@@ -494,7 +483,7 @@ def _without_waiting(diagnosis: Diagnosis) -> list[str]:
         return _said("machine", text=diagnosis.machine[0].message)
     if diagnosis.evidence.ends:
         return [end_text(diagnosis)]
-    if _tells_of_fabric_only(diagnosis):
+    if _is_of_fabric_only(diagnosis):
         quoted = quoted_line(diagnosis, seen[0], ()) if seen else None
         return _said("fabric", quoted=quoted, read=read_text(diagnosis))
     if ras:
@@ -550,8 +539,8 @@ def quoted_line(diagnosis: Diagnosis, event: LogEvent, said_by: Sequence[int]) -
     return f"{where}:{event.line} says “{first_words(event.text, _MOST_QUOTED)}”{of}"
 
 
-def _tells_of_fabric_only(diagnosis: Diagnosis) -> bool:
-    """Whether no rank is told of, and the logs hold nothing but NCCL's warnings."""
+def _is_of_fabric_only(diagnosis: Diagnosis) -> bool:
+    """Whether nothing is known of any rank, and the logs hold nothing but NCCL's warnings."""
     evidence = diagnosis.evidence
     ranks = evidence.records or evidence.stacks or evidence.processes or evidence.stall
     warnings = all(is_harmless(event) for event in evidence.log)

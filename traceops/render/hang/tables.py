@@ -58,21 +58,16 @@ def _cells(group: RankGroup) -> dict[str, Cell]:
     """The cell of each column."""
     sources = dict.fromkeys(source for several in group.values("sources") for source in several)
     nbytes = group.shared("bytes")
+    times = sorted(time for time in group.values("last_line") if time is not None)
     own = {
         "ranks": _ranks_cell(group.ranks),
         "state": Cell(state_text(group), css="worst" if group.root is not None else ""),
         "bytes": Cell(bytes_text(group), "" if nbytes is None else f"{nbytes:,} bytes", "nowrap"),
         "waits_for": _ranks_cell(group.waits_for),
-        "last_line": _times(group),
+        "last_line": Cell(" to ".join(dict.fromkeys((*times[:1], *times[-1:]))), css="nowrap" if times else ""),
         "sources": Cell(", ".join(sources)),
     }
     return {key: own[key] if key in own else _shared(group, key) for key in _RANK_KEYS}
-
-
-def _times(group: RankGroup) -> Cell:
-    """One time, or the first and the last of several."""
-    times = sorted(time for time in group.values("last_line") if time is not None)
-    return Cell(" to ".join(dict.fromkeys((times[0], times[-1]))), css="nowrap") if times else Cell("")
 
 
 def _shared(group: RankGroup, key: str) -> Cell:

@@ -52,7 +52,10 @@ FEW_RUNS = 200  # of the timeline where a script draws it in full
 
 def lateness_table(report: Report) -> Table | None:
     """The ranks that the others wait for most, with the reasons, ms per step; None where nothing is known."""
-    rows = sorted(_lateness_means(report), key=lambda row: (-row.caused_wait_ms, row.rank))
+    by_rank: dict[int, list[LatenessRow]] = defaultdict(list)
+    for step in lateness_by_group(report):
+        by_rank[step.rank].append(step)
+    rows = sorted(map(_mean_lateness, by_rank.values()), key=lambda row: (-row.caused_wait_ms, row.rank))
     if not rows:
         return None
     causes = [
@@ -163,25 +166,12 @@ class _Lateness(LatenessRow, frozen=True, kw_only=True):
     worst_step: int | None
 
 
-def _lateness_means(report: Report) -> list[_Lateness]:
-    by_rank: dict[int, list[LatenessRow]] = defaultdict(list)
-    for row in lateness_by_group(report):
-        by_rank[row.rank].append(row)
-    means = []
-    for rank, rows in by_rank.items():
-        worst = max(rows, key=lambda row: row.caused_wait_ms)
-        means.append(
-            _Lateness(
-                rank=rank,
-                step=None,
-                caused_wait_ms=sum(row.caused_wait_ms for row in rows) / len(rows),
-                waited_ms=sum(row.waited_ms for row in rows) / len(rows),
-                **{f"{cause}_ms": sum(row.cause_ms(cause) for row in rows) / len(rows) for cause in CAUSES},
-                worst_ms=worst.caused_wait_ms,
-                worst_step=worst.step if worst.caused_wait_ms > 0 else None,
-            )
-        )
-    return means
+def _mean_lateness(rows: Sequence[LatenessRow]) -> _Lateness:
+    worst = max(rows, key=lambda row: row.caused_wait_ms)
+    names = ("caused_wait_ms", "waited_ms", *(f"{cause}_ms" for cause in CAUSES))
+    means: dict[str, Any] = {name: sum(getattr(row, name) for row in rows) / len(rows) for name in names}
+    step = worst.step if worst.caused_wait_ms > 0 else None
+    return _Lateness(rank=worst.rank, step=None, **means, worst_ms=worst.caused_wait_ms, worst_step=step)
 
 
 def _group_cell(row: CollectiveRow | ReferenceRow) -> Cell:

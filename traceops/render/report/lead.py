@@ -211,24 +211,18 @@ def _replayed(report: Report, finding: Finding) -> Cure | None:
 
 def _rule_cure(report: Report, finding: Finding) -> Cure | None:
     """What a rule's own words for a cure stand for: the impact, off the step of the rank that it is measured on."""
-    rule, step, saved = rule_of(finding.rule), _measured_step(report, finding), finding.impact_ms
-    if rule is None or not rule.cured or step is None or saved is None or saved > step:
+    rule, saved = rule_of(finding.rule), finding.impact_ms
+    if rule is None or not rule.cured or saved is None or not finding.ranks:
         return None
-    return Cure(step, step - saved)
-
-
-def _measured_step(report: Report, finding: Finding) -> float | None:
-    """The step that a finding's times are a part of, ms: its own evidence, else the mean step of its worst rank."""
-    if not finding.ranks:
-        return None
-    whole = _evidence_ms(finding, Fact.STEP)
-    worst = next((e.rank for e in finding.evidence if e.rank is not None), finding.ranks[0])
-    if whole is not None:
-        return whole
-    # Mean typical step of a rank, ms: impacts are means over these, so a share needs the mean too
-    left_out = report.summary.step_time_ms.left_out
-    own = [row.duration_ms for row in report.steps if row.rank == worst and row.step not in left_out]
-    return sum(own) / len(own) if own else None
+    step = _evidence_ms(finding, Fact.STEP)
+    if (
+        step is None
+    ):  # the mean typical step of its worst rank: impacts are means over these, so a share needs the mean too
+        left_out = report.summary.step_time_ms.left_out
+        worst = next((e.rank for e in finding.evidence if e.rank is not None), finding.ranks[0])
+        own = [row.duration_ms for row in report.steps if row.rank == worst and row.step not in left_out]
+        step = sum(own) / len(own) if own else None
+    return None if step is None or saved > step else Cure(step, step - saved)
 
 
 def _evidence_ms(finding: Finding, fact: Fact) -> float | None:

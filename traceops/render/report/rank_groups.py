@@ -10,12 +10,10 @@ from msgspec import Struct
 
 from traceops.core.rank_text import ranks_text
 from traceops.core.words import CAUSES
-from traceops.measure.ledger import IDLE_BUCKETS
 from traceops.render.cells import Cell, Column, value_of
 from traceops.render.report.terms import say, say_first
 from traceops.report.detail import APART_PCT, Detail, alike_ranks
 from traceops.report.model import Report
-from traceops.report.rows import RankRow
 from traceops.report.tables import LatenessRow
 
 MOST_RANKS = 64  # a bar and a table row each
@@ -76,11 +74,6 @@ def outliers(report: Report) -> list[int]:
     """Ranks that findings name, in their order, then those of small groups."""
     small = [rank for group in groups_of(report) if len(group.ranks) <= 3 for rank in group.ranks]
     return list(dict.fromkeys((*named_ranks(report), *small)))[:MOST_NAMED]
-
-
-def idle_ms(row: RankRow) -> float:
-    """All idle buckets of a rank's row together, ms per step."""
-    return sum(row.bucket_ms(bucket) or 0.0 for bucket in IDLE_BUCKETS)
 
 
 def named_ranks(report: Report) -> tuple[int, ...]:

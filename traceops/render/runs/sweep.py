@@ -48,10 +48,14 @@ def print_sweep(found: SweepDocument, file: TextIO, written: Path) -> None:
         text(f"{MARK[said.level]} {said.sentence}", look=f"level-{said.level}", indent=(0, 2)),
         *([text(why, indent=(0, 2))] if (why := why_text(found)) else []),
         TableBlock(_table(found, notes=False)),
-        *(text(note, indent=(0, 2)) for note in _notes(found)),
-        Code((f"Sweep: {written}",), look=""),
     ]
-    write_terminal(blocks, file)
+    # Each reason once, 'a, b: not trained: the time was up': a terminal has no room for a column of sentences.
+    labels: dict[str, list[str]] = {}
+    for point in ranked(found):
+        labels.setdefault(point.reason, []).append(point.label)
+    for reason, of in labels.items():
+        blocks += [text(f"{', '.join(of)}: {reason.rstrip('.')}.", indent=(0, 2))] if reason else []
+    write_terminal([*blocks, Code((f"Sweep: {written}",), look="")], file)
 
 
 def describe(found: SweepDocument) -> Document:
@@ -104,14 +108,6 @@ def why_text(found: SweepDocument) -> str:
 def ranked(found: SweepDocument) -> list[PointRow]:
     """The best first, failures last."""
     return sorted(found.points, key=lambda point: (point.behind_pct is None, point.behind_pct or 0.0))
-
-
-def _notes(found: SweepDocument) -> list[str]:
-    """'a, b: not trained: the time was up', each reason once; a terminal has no room for a column of sentences."""
-    labels: dict[str, list[str]] = {}
-    for point in ranked(found):
-        labels.setdefault(point.reason, []).append(point.label)
-    return [f"{', '.join(of)}: {reason.rstrip('.')}." for reason, of in labels.items() if reason]
 
 
 def _table(found: SweepDocument, notes: bool = True) -> Table:

@@ -411,21 +411,17 @@ def topology_figure(
     own = [one for one in measured if machine.host is None or one.host is None or same_host(one.host, machine.host)]
     shape = replace(shape_of(machine, own, ways), faults=faults or {})
     used = {way.device.partition(":")[0] for way in ways if way.device}
+    names = sorted({gpu.name for gpu in machine.gpus if gpu.name})
+    gpus = f"{len(machine.gpus)} × {' and '.join(names)}" if names else count(machine.gpus, "GPU")
+    title = (machine.host, gpus if machine.gpus else "no GPU", say("alike", others=others or None))
     return Figure(
-        _title(machine, others),
+        " · ".join(filter(None, title)),
         description(machine, shape),
         _collectives(own, len(machine.gpus)),
         _problems(machine, shape),
         shape.leaving,
         (draw(machine, shape, used, narrow=False), draw(machine, shape, used, narrow=True)),
     )
-
-
-def _title(machine: Machine, others: int) -> str:
-    names = sorted({gpu.name for gpu in machine.gpus if gpu.name})
-    gpus = f"{len(machine.gpus)} × {' and '.join(names)}" if names else count(machine.gpus, "GPU")
-    parts = (machine.host, gpus if machine.gpus else "no GPU", say("alike", others=others or None))
-    return " · ".join(filter(None, parts))
 
 
 def description(machine: Machine, shape: MachineShape) -> str:
