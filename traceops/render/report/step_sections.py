@@ -218,17 +218,15 @@ def ranks_table(report: Report, shown: Sequence[int]) -> Table:
 
 def idle_table(report: Report, shown: Sequence[int]) -> Table:
     """Idle time of each shown rank by cause, ms per step."""
-    causes = [
+    named = [("idle_ms", "All idle", say("idle", "all"))]
+    named += [
         (f"{b}_ms", TERMS[b].label.removeprefix("Idle: ").capitalize(), TERMS[b].definition) for b in IDLE_BUCKETS
     ]
-    all_idle, loading = (
-        ("idle_ms", "All idle", say("idle", "all")),
-        ("input_ms", "In data loading", say("idle", "input")),
-    )
-    named, apart = (all_idle, *causes, loading), _apart(report)
+    named.append(("input_ms", "In data loading", say("idle", "input")))
+    apart, every = _apart(report), report.ranks if len(report.ranks) > 2 else ()
     columns = [Column(key, label, title, unit="ms", worst="max", apart=apart) for key, label, title in named]
-    caption, every = say("idle", "caption", report.summary.step_words), report.ranks if len(report.ranks) > 2 else ()
-    rows, note = rows_of(report.ranks, shown), _cut(report, shown)
+    caption, note = say("idle", "caption", report.summary.step_words), _cut(report, shown)
+    rows = rows_of(report.ranks, shown)
     return build_table(caption, (rank_column(report), *columns), rows, note=note, summarize=every)
 
 
