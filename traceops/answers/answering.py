@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from traceops.core.findings import SEVERITIES, count_checks
 from traceops.core.live_pulses import EVENTS_FILE
 from traceops.core.rank_text import ranks_text
 from traceops.core.text import meant
-from traceops.render.document import Answer, Text
+from traceops.render.document import Text
 from traceops.report.model import Report
 from traceops.report.rows import WhatIfRow
 from traceops.rules.registry import BY_ID, family_of
@@ -112,11 +112,16 @@ def _summary(found: Opened, asked: Asked) -> model.SummaryAnswer:
     report, shown = found.report, card(found)
     run, step = report.run, report.summary.step_time_ms
     opening = opening_answer(found)
+    lines = []
+    for label, blocks in opening.lines if opening is not None else ():
+        said = " ".join(block.plain for block in blocks if isinstance(block, Text))
+        if said and label != "Proof":  # only links to it
+            lines.append(model.AnswerLine(label=label, text=said))
     return model.SummaryAnswer(
         run=asked_run(found),
         headline=model.HeadlineLine(level=shown.level, sentence=f"{shown.headline}."),
         card=shown,
-        first_screen=tuple(_answer_lines(opening)) if opening is not None else (),
+        first_screen=tuple(lines),
         costs=tuple(
             copied(model.StepCost, cost, when="then" if cost.look == "then" else "now")
             for cost in (opening.costs if opening is not None else ())
@@ -136,14 +141,6 @@ def _summary(found: Opened, asked: Asked) -> model.SummaryAnswer:
         notes=(*report.summary.notes, *found.problems),
         more=tuple(question.name for question in QUESTIONS if question.name != SUMMARY),
     )
-
-
-def _answer_lines(opening: Answer) -> Iterator[model.AnswerLine]:
-    """The lines that are words; that of the proof only links to it."""
-    for label, blocks in opening.lines:
-        said = " ".join(block.plain for block in blocks if isinstance(block, Text))
-        if said and label != "Proof":
-            yield model.AnswerLine(label=label, text=said)
 
 
 def _findings(found: Opened, asked: Asked) -> model.FindingsAnswer:

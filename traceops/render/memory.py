@@ -12,7 +12,7 @@ from traceops.core.claims import first_phrase, phrases
 from traceops.core.units import UNKNOWN, gib_text
 from traceops.core.words import MEMORY_KINDS, NO_STACK
 from traceops.memory.changes import changes_of, peak_of
-from traceops.memory.model import MemoryChange, MemoryEstimate, RankMemory
+from traceops.memory.model import MemoryChange, MemoryEstimate
 from traceops.memory.run_memory import RunMemory
 from traceops.pipeline.assemble_whole import recorded_memory
 from traceops.render.cells import Cell, Column, Table
@@ -38,7 +38,26 @@ def gib(nbytes: float) -> str:
 def describe_estimate(found: MemoryEstimate) -> list[Block]:
     """The verdict, where the memory goes, and what would help."""
     most = max(found.ranks, key=lambda rank: rank.peak_reserved_bytes)
-    blocks: list[Block] = [text(bold(headline(found))), *_where(found, most)]
+    rows = [(_NAMES.get(row.name, row.name), row.held_bytes) for row in most.categories]
+    cached = most.peak_reserved_bytes - most.peak_allocated_bytes
+    rows += [(say("estimate", "cached"), cached)] if cached else []
+    rows += [("CUDA context", found.context_bytes)]
+    rows += [("NCCL", found.nccl_bytes)] if found.nccl_bytes else []
+    caption = say("estimate", "caption", rank=str(most.rank) if len(found.ranks) > 1 else None)
+    unit, size, decimals = ("MiB", _MIB, 1) if most.peak_allocated_bytes < _GIB else ("GiB", _GIB, 2)
+    table = plain_table(caption, ("Held by", unit), [(name, f"{held / size:,.{decimals}f}") for name, held in rows])
+    blocks: list[Block] = [text(bold(headline(found))), TableBlock(table)]
+    if most.peak_operation:
+        at_peak = say(
+            "estimate", "peak", held=gib(most.peak_allocated_bytes), phase=most.peak_phase, step=most.peak_step,
+            inside=most.peak_module, operation=most.peak_operation, made=gib(most.peak_operation_bytes),
+        )  # fmt: skip
+        blocks.append(text(at_peak))
+    if most.least_allocated_bytes < most.peak_allocated_bytes:
+        blocks.append(text(say("estimate", "late", late=gib(most.peak_allocated_bytes - most.least_allocated_bytes))))
+    if most.activations:
+        top = ", ".join(f"{row.name or 'the model'} {gib(row.held_bytes)}" for row in most.activations[:_MODULES])
+        blocks.append(text(say("estimate", "activations", top=top)))
     blocks += describe_changes(found.changes, known=found.capacity_bytes is not None)
     blocks += [soft(f"Assumed: {said}.") for said in found.assumptions]
     return blocks
@@ -90,30 +109,6 @@ def headline(found: MemoryEstimate) -> str:
         words = found.command[found.command.index("--") + 1 :]
         trained = words[1] if words[0] == "-m" else Path(words[0]).name
     return say("estimate", "headline", trained=trained, count=found.world_size, **facts)
-
-
-def _where(found: MemoryEstimate, most: RankMemory) -> list[Block]:
-    rows = [(_NAMES.get(row.name, row.name), row.held_bytes) for row in most.categories]
-    cached = most.peak_reserved_bytes - most.peak_allocated_bytes
-    rows += [(say("estimate", "cached"), cached)] if cached else []
-    rows += [("CUDA context", found.context_bytes)]
-    rows += [("NCCL", found.nccl_bytes)] if found.nccl_bytes else []
-    caption = say("estimate", "caption", rank=str(most.rank) if len(found.ranks) > 1 else None)
-    unit, size, decimals = ("MiB", _MIB, 1) if most.peak_allocated_bytes < _GIB else ("GiB", _GIB, 2)
-    table = plain_table(caption, ("Held by", unit), [(name, f"{held / size:,.{decimals}f}") for name, held in rows])
-    blocks: list[Block] = [TableBlock(table)]
-    if most.peak_operation:
-        at_peak = say(
-            "estimate", "peak", held=gib(most.peak_allocated_bytes), phase=most.peak_phase, step=most.peak_step,
-            inside=most.peak_module, operation=most.peak_operation, made=gib(most.peak_operation_bytes),
-        )  # fmt: skip
-        blocks.append(text(at_peak))
-    if most.least_allocated_bytes < most.peak_allocated_bytes:
-        blocks.append(text(say("estimate", "late", late=gib(most.peak_allocated_bytes - most.least_allocated_bytes))))
-    if most.activations:
-        top = ", ".join(f"{row.name or 'the model'} {gib(row.held_bytes)}" for row in most.activations[:_MODULES])
-        blocks.append(text(say("estimate", "activations", top=top)))
-    return blocks
 
 
 def plain_table(caption: str, labels: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

@@ -84,11 +84,16 @@ _PASSES = 2
 
 
 class Alike(Struct, frozen=True):
-    """Ranks whose ledgers differ by at most `apart_pct` of the step from the middle one's, which is `example`."""
+    """One rank, or ranks whose ledgers are at most `apart_pct` of the step from the middle one's, which is `example`."""
 
     ranks: tuple[int, ...]
     example: int
-    apart_pct: float
+    apart_pct: float = 0.0
+
+    @property
+    def label(self) -> str:
+        """'rank 1', 'rank 1 and 63 alike'."""
+        return f"rank {self.example}" + (f" and {len(self.ranks) - 1} alike" if len(self.ranks) > 1 else "")
 
 
 _spent_ms = attrgetter(*(f"{bucket}_ms" for bucket in BUCKETS))

@@ -147,15 +147,10 @@ def _trace(rows: Sequence[Measured], name: str, dash: str, *, faint: bool = Fals
 
 _WORD = 160  # characters before the middle of a text is left out
 _CSS: dict[Level | Outcome, str] = {
-    "ok": "status clear",
-    "note": "status note",
-    "warning": "status warned",
-    "error": "status fired",
-    "wrong": "status fired",
-    "failed": "status fired",
-    "hung": "status fired",
+    "ok": "status clear", "note": "status note", "warning": "status warned", "error": "status fired",
+    "wrong": "status fired", "failed": "status fired", "hung": "status fired",
     "not_evaluated": "status not_evaluated",
-}
+}  # fmt: skip
 _MOST_WHY = 2000
 _HEAT = "0, 114, 178"
 

@@ -6,13 +6,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from msgspec import Struct
-
 from traceops.core.rank_text import ranks_text
 from traceops.core.words import CAUSES
 from traceops.render.cells import Cell, Column, value_of
 from traceops.render.report.terms import say, say_first
-from traceops.report.detail import APART_PCT, Detail, alike_ranks
+from traceops.report.detail import APART_PCT, Alike, Detail, alike_ranks
 from traceops.report.model import Report
 from traceops.report.tables import LatenessRow
 
@@ -22,26 +20,14 @@ MOST_NAMED = 16  # ranks that findings name, with a row of their own beside the 
 _FEW = 8  # a finding about more ranks names none of them
 
 
-class ShownGroup(Struct, frozen=True):
-    """A row: one rank, or ranks that are alike, `example` first of what is shown of them."""
-
-    example: int
-    ranks: tuple[int, ...]
-
-    @property
-    def label(self) -> str:
-        """'rank 1', 'rank 1 and 63 alike'."""
-        return f"rank {self.example}" + (f" and {len(self.ranks) - 1} alike" if len(self.ranks) > 1 else "")
-
-
-def groups_of(report: Report) -> tuple[ShownGroup, ...]:
-    """A group a rank up to `MOST_RANKS`; beyond, those that findings name, and the others by kind."""
+def groups_of(report: Report) -> tuple[Alike, ...]:
+    """The rows: one a rank up to `MOST_RANKS`; beyond, those that findings name, and the others by kind."""
     if len(report.ranks) <= MOST_RANKS:
-        return tuple(ShownGroup(row.rank, (row.rank,)) for row in report.ranks)
+        return tuple(Alike((row.rank,), row.rank) for row in report.ranks)
     named = named_ranks(report)
     rest = [row for row in report.ranks if row.rank not in named]
-    kinds = [ShownGroup(kind.example, kind.ranks) for kind in alike_ranks(rest)]
-    return tuple(sorted((*(ShownGroup(rank, (rank,)) for rank in named), *kinds), key=lambda group: group.example))
+    alone = [Alike((rank,), rank) for rank in named]
+    return tuple(sorted((*alone, *alike_ranks(rest)), key=lambda group: group.example))
 
 
 def shown_ranks(report: Report) -> list[int]:

@@ -219,9 +219,9 @@ def ranks_table(report: Report, shown: Sequence[int]) -> Table:
 def idle_table(report: Report, shown: Sequence[int]) -> Table:
     """Idle time of each shown rank by cause, ms per step."""
     named = [("idle_ms", "All idle", say("idle", "all"))]
-    named += [
-        (f"{b}_ms", TERMS[b].label.removeprefix("Idle: ").capitalize(), TERMS[b].definition) for b in IDLE_BUCKETS
-    ]
+    for bucket in IDLE_BUCKETS:
+        term = TERMS[bucket]
+        named.append((f"{bucket}_ms", term.label.removeprefix("Idle: ").capitalize(), term.definition))
     named.append(("input_ms", "In data loading", say("idle", "input")))
     apart, every = _apart(report), report.ranks if len(report.ranks) > 2 else ()
     columns = [Column(key, label, title, unit="ms", worst="max", apart=apart) for key, label, title in named]
