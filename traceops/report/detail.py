@@ -84,7 +84,7 @@ _PASSES = 2
 
 
 class Alike(Struct, frozen=True):
-    """One rank, or ranks whose ledgers are at most `apart_pct` of the step from the middle one's, which is `example`."""
+    """One rank, or ranks whose ledgers are `apart_pct` of the step or less from the middle one, which is `example`."""
 
     ranks: tuple[int, ...]
     example: int
