@@ -323,6 +323,7 @@ def describe_run(found: RunMemory) -> list[Block]:
         blocks += describe_device(f"rank {highest_rank}", above)
         if highest_rank != lowest_rank and above.peak > 1.1 * below.peak:
             blocks += [text(say("run", "next_to", rank=lowest_rank)), compared(below, above)]
+    blocks += describe_snapshots(found.others)
     blocks += [soft(problem) for problem in found.problems]
     return blocks
 
