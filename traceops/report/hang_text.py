@@ -15,7 +15,7 @@ from traceops.core.findings import Severity
 from traceops.core.rank_text import ranks_in, ranks_text, runs_of, runs_without, who, who_runs
 from traceops.core.text import first_words
 from traceops.core.units import size_range_text
-from traceops.fabric.measured import Inspector
+from traceops.fabric.nccl import Inspector
 from traceops.hangs.evidence import LogEvent, ThreadStack
 from traceops.hangs.job import how_to_bring
 from traceops.hangs.json_types import RankState, RankStatus

@@ -11,9 +11,8 @@ from msgspec.structs import replace
 from traceops.core.units import size_range_text, size_text
 from traceops.fabric.fabric import Fabric, hosts_text
 from traceops.fabric.json_types import ConnectionJson
-from traceops.fabric.measured import Benchmark, Inspector
 from traceops.fabric.model import same_host
-from traceops.fabric.nccl import NcclLog
+from traceops.fabric.nccl import Benchmark, Inspector, NcclLog
 from traceops.fabric.talks import talks, way_text
 from traceops.fabric.to_json import alike_connections, alike_machines
 from traceops.render.cells import NOT_KNOWN, Cell, Table, name, number, size, table_of
