@@ -209,7 +209,18 @@ def find_activity(events: Events, own_kernels: tuple[str, ...] = (), backend: st
         kind[said.take(gpu)] = COMM
     kind[events.in_cats(*host_rows.DEVICE_MEMORY_CATS).take(gpu)] = MEMORY
     found = Activity(True, gpu, start, start + events.dur.take(gpu), kind, launch, launched, host)
-    return found if np.count_nonzero(kind == COMM) else _with_host_collectives(events, found)
+    if np.count_nonzero(kind == COMM) or (ran := find_host_collectives(events, host)) is None:
+        return found
+    return replace(
+        found,
+        row=np.concatenate((gpu, ran.row)),
+        start=np.concatenate((start, ran.start)),
+        end=np.concatenate((found.end, ran.end)),
+        kind=np.concatenate((kind, np.full(len(ran.row), COMM, dtype=np.int8))),
+        launch=np.concatenate((launch, ran.launch)),
+        launched=np.concatenate((launched, ran.launched)),
+        through_host=True,
+    )
 
 
 def _runs_on_gpu(events: Events) -> bool:
@@ -222,22 +233,6 @@ def _runs_on_gpu(events: Events) -> bool:
         return True
     return bool(np.count_nonzero(operators[host_rows.rows_named(events, _ON_MPS)])) and not len(
         host_rows.rows_named(events, _NESTED)
-    )
-
-
-def _with_host_collectives(events: Events, device: Activity) -> Activity:
-    """The device's activity with the collectives that the host runs for it, where there are such."""
-    if (ran := find_host_collectives(events, device.host)) is None:
-        return device
-    return replace(
-        device,
-        row=np.concatenate((device.row, ran.row)),
-        start=np.concatenate((device.start, ran.start)),
-        end=np.concatenate((device.end, ran.end)),
-        kind=np.concatenate((device.kind, np.full(len(ran.row), COMM, dtype=np.int8))),
-        launch=np.concatenate((device.launch, ran.launch)),
-        launched=np.concatenate((device.launched, ran.launched)),
-        through_host=True,
     )
 
 

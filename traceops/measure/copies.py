@@ -44,16 +44,13 @@ def find_purposes(
     goes, each_way = _out_and_back(activity, steps, which[unsized], to_device[unsized])
     if each_way >= _SEVERAL:
         found[unsized.nonzero()[0][goes]] = _OFFLOAD
-    found[_launched_in(events, activity, which, _rows_of_offload(events, activity)) & ~small] = _OFFLOAD
+    # Functions of autograd, and ranges that say what they do.
+    noted = activity.host.annotations
+    offloads = uniques(rows_named(events, BACKWARD_NAME), noted[_named(events, noted, _OFFLOADS)])
+    found[_launched_in(events, activity, which, offloads) & ~small] = _OFFLOAD
     found[small] = _VALUES
     found[_of_exchanges(events, activity, which)] = _EXCHANGE
     return found.astype(np.int64)
-
-
-def _rows_of_offload(events: Events, activity: Activity) -> Int:
-    """Functions of autograd, and ranges that say what they do."""
-    backward = rows_named(events, BACKWARD_NAME)
-    return uniques(backward, activity.host.annotations[_named(events, activity.host.annotations, _OFFLOADS)])
 
 
 def _named(events: Events, rows: Int, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
@@ -272,7 +269,9 @@ def measure_copies(events: Events, activity: Activity, steps: StepBounds, lane: 
         for direction, ways in (("to_device", to_device), ("to_host", ~to_device))
         if (rate := _best(size[pinned & ways], took[pinned & ways]))
     )
-    synced = _synced(lane.own["idle_sync"], of_copies)
+    idle = lane.own["idle_sync"]
+    began = of_copies.holds(idle.start)
+    synced = Intervals(idle.start[began], idle.end[began])
     return RankCopies(tuple(kinds), synced.within(start, end), best)  # type: ignore[arg-type]
 
 
@@ -411,9 +410,3 @@ def _best(size: Int, took: Int) -> float:
     """The most GB/s of the large copies, 0 without one."""
     large = (size >= LARGE_BYTES) & (took > 0)
     return float((size[large] / took[large]).max()) if np.count_nonzero(large) else 0.0
-
-
-def _synced(idle: Intervals, waits: Intervals) -> Intervals:
-    """The idle time that began inside one of these waits."""
-    began = waits.holds(idle.start)
-    return Intervals(idle.start[began], idle.end[began])

@@ -59,7 +59,12 @@ def measure_detail(events: Events, activity: Activity, steps: StepBounds) -> byt
     most = min(max(MOST_BARS // len(steps), _LEAST_A_STEP), _MOST_A_STEP)
     packed: list[_PackedBars] = []
     columns: list[NDArray[np.integer]] = []
-    cuts = {where: _cuts(where, bars, steps) for where, bars in rows.items()}
+    # The bars that begin in each step: on the host those of a thread, on the device those of a stream.
+    host, device = (steps.host_start, steps.host_end), (steps.edges[:-1], steps.edges[1:])
+    cuts = {}
+    for where, bars in rows.items():
+        begins, ends = device if where[0] == "stream" else host
+        cuts[where] = bars.start.searchsorted(begins), bars.start.searchsorted(ends)
     for step in range(len(steps)):
         within = {where: (int(cut[0][step]), int(cut[1][step])) for where, cut in cuts.items()}
         within = {where: (first, over) for where, (first, over) in within.items() if over > first}
@@ -68,7 +73,7 @@ def measure_detail(events: Events, activity: Activity, steps: StepBounds) -> byt
         ):
             bars = fewer(rows[where].take(slice(first, over)), share)
             packed.append(_PackedBars(*where, step, len(bars)))
-            columns += (_steps_of(bars.start), bars.end - bars.start, bars.name, bars.count, bars.busy)
+            columns += (np.diff(bars.start, prepend=0), bars.end - bars.start, bars.name, bars.count, bars.busy)
     used = np.zeros(len(events.names), dtype=bool)
     for name in columns[2::5]:
         used[name] = True
@@ -102,23 +107,6 @@ def unpack_detail(packed: bytes) -> tuple[tuple[str, ...], Mapping[int, tuple[De
             DetailRow(row.of, row.lane, row.level, Bars(begin, begin + lasts, name, count, busy))
         )
     return tuple(detail.names), {step: tuple(rows) for step, rows in steps.items()}
-
-
-def _steps_of(values: Int) -> Int:
-    """The first value, then differences."""
-    steps: Int = values.copy()
-    steps[1:] -= values[:-1]
-    return steps
-
-
-def _cuts(where: _Where, bars: Bars, steps: StepBounds) -> tuple[Int, Int]:
-    """For each step the first bar that begins in it, and the one behind the last. A thread's belong to the step on the
-    host, a stream's to that on the device."""
-    if where[0] == "stream":
-        begins, ends = steps.edges[:-1], steps.edges[1:]
-    else:
-        begins, ends = steps.host_start, steps.host_end
-    return bars.start.searchsorted(begins), bars.start.searchsorted(ends)
 
 
 def _by_value(values: Int, rows: Int) -> Iterator[tuple[int, Int]]:

@@ -132,9 +132,13 @@ class _Calls:
             if since and all(is_one_way(own.op) for own in since):
                 return (since[0] if len(since) == 1 else None), tuple(since)
             return _together(since), ()
-        if (note := self._notes.around(launch)) >= 0:
-            return _of_note(self._events.names[self._events.name[note]]), ()
-        return None, ()
+        note = self._notes.around(launch)
+        found = _BACKEND.match(self._events.names[self._events.name[note]]) if note >= 0 else None
+        if found is None:
+            return None, ()
+        other = None if found["other"] is None else int(found["other"])  # as in `nccl:recv 1<-0`
+        sends = found["way"] == "->"
+        return CommArgs(op=found["op"], source=None if sends else other, destination=other if sends else None), ()
 
 
 class _Spans:
@@ -176,15 +180,6 @@ def _together(calls: Sequence[CommArgs]) -> CommArgs | None:
     sizes = [[n for own in calls if (n := getattr(own, side)) is not None] for side in sides]
     into, out = (sum(own) if len(own) == len(calls) else None for own in sizes)
     return replace(calls[0], elements_in=into, elements_out=out)
-
-
-def _of_note(name: str) -> CommArgs | None:
-    """What a backend's note such as `nccl:all_to_all` or `nccl:recv 1<-0` says."""
-    if (found := _BACKEND.match(name)) is None:
-        return None
-    other = None if found["other"] is None else int(found["other"])
-    sends = found["way"] == "->"
-    return CommArgs(op=found["op"], source=None if sends else other, destination=other if sends else None)
 
 
 def _noted(events: Events, calls: Int, wanted: NDArray[np.bool_]) -> tuple[Int, Int, Int]:

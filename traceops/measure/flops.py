@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -264,14 +264,12 @@ def _product(left: Sequence[int], right: Sequence[int]) -> int:
     return 2 * math.prod(left) * right[-1]
 
 
-def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int]) -> int:
-    """Scores and weighted values: batch, heads, length, width of a head (or length before heads, as flash has it)."""
-    return 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
+def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], length: int = -2) -> int:
+    """Scores and weighted values: batch, heads, length, width of a head. length: where that stands in a shape."""
+    return 2 * math.prod(query[:-1]) * key[length] * (query[-1] + value[-1])
 
 
-def _flash(query: Sequence[int], key: Sequence[int], value: Sequence[int]) -> int:
-    """The same in the layout batch, length, heads, width."""
-    return 2 * math.prod(query[:-1]) * key[-3] * (query[-1] + value[-1])
+_flash = partial(_attention, length=-3)  # batch, length, heads, width
 
 
 def _convolution(out: Sequence[int], weight: Sequence[int]) -> int:

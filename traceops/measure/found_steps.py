@@ -166,7 +166,10 @@ def repetitions(events: Events, activity: Activity) -> Iterator[Marks]:
     trace of whole repetitions alone has those behind the first one, which end with it. Looks at the busiest stream (a
     thread, where there is no GPU). What lies before and after the repetitions must hold no name that they do not hold:
     of a single pass the layers repeat, but what reads and what ends it does not. Takes time linear in the kernels."""
-    lane = _busiest(events, activity)
+    lane = activity.by_start[inside_window(activity)[activity.by_start]]
+    lanes, which = np.unique(activity.lane_of(events, lane), return_inverse=True)
+    if len(lanes):
+        lane = lane[which == np.argmax(np.bincount(which))]
     names = events.name[activity.row[lane]].astype(np.int64)
     if (found := _period(names)) is None:
         return
@@ -191,14 +194,6 @@ def inside_window(activity: Activity) -> NDArray[np.bool_]:
     return known if np.count_nonzero(known) else ~known
 
 
-def _busiest(events: Events, activity: Activity) -> Int:
-    """Positions of the activities on the lane that has most, by start."""
-    own = activity.by_start[inside_window(activity)[activity.by_start]]
-    lanes, which = np.unique(activity.lane_of(events, own), return_inverse=True)
-    busiest: Int = own[which == np.argmax(np.bincount(which))] if len(lanes) else own
-    return busiest
-
-
 def _period(names: Int) -> tuple[int, int, int] | None:
     """(first, length, period) of the longest exact repetition that covers most of the sequence; None without one."""
     count = len(names)
@@ -212,16 +207,11 @@ def _period(names: Int) -> tuple[int, int, int] | None:
         covered = int(lengths[longest]) + period
         if covered >= max(_LEAST_TIMES * period, _COVERS * count):
             first = int(edges[::2][longest])
-            period = _shortest(names[first : first + period])
+            repeated = names[first : first + period]  # what repeats within it as often is the repetition
+            divisors = (each for each in range(1, period // 2 + 1) if period % each == 0)
+            period = next((each for each in divisors if (repeated == np.roll(repeated, each)).all()), period)
             return (first, covered, period) if period >= _LEAST_KERNELS else None
     return None
-
-
-def _shortest(repeated: Int) -> int:
-    """The period of a sequence that is repeated: what repeats within it as often is the repetition."""
-    count = len(repeated)
-    divisors = (period for period in range(1, count // 2 + 1) if count % period == 0)
-    return next((period for period in divisors if (repeated == np.roll(repeated, period)).all()), count)
 
 
 def _distances(names: Int) -> list[int]:
@@ -286,11 +276,6 @@ class FoundSteps(Struct, frozen=True):
     end: Int
 
 
-class _Candidate(Struct, frozen=True):
-    steps: FoundSteps
-    alike: float
-
-
 def found_steps(events: Events, activity: Activity) -> FoundSteps | None:
     """The steps of the first kind of mark by which nearly all steps hold as many kernels, else of the best; or None.
     The step in which a rank first communicates is left out, with those before it: what ranks wait there is how far
@@ -301,24 +286,32 @@ def found_steps(events: Events, activity: Activity) -> FoundSteps | None:
         return None
     # Count the steps of an optimizer that the trace shows.
     optimized = len(_outermost(events, _rows(events, OPTIMIZER_NAME)))
-    best: _Candidate | None = None
+    best: FoundSteps | None = None
+    best_alike = 0.0
     most_steps = optimized * (1.0 if optimized <= LEAST_STEPS else _MOST_BEYOND)
     for marks in chain(step_marks(events, activity), repetitions(events, activity)):
         if marks.by == "repetition" and best is not None:
             break
         if (candidate := _candidate(marks, launched)) is None:
             continue
-        if 0 < most_steps < len(candidate.steps.begin):  # these are parts of a step, such as micro-batches
+        steps, alike = candidate
+        if 0 < most_steps < len(steps.begin):  # these are parts of a step, such as micro-batches
             continue
-        if best is None or candidate.alike > best.alike:
-            best = candidate
-        if best.alike >= _SURE:
+        if best is None or alike > best_alike:
+            best, best_alike = steps, alike
+        if best_alike >= _SURE:
             break
-    return None if best is None else _after_first_communication(best.steps, activity)
+    if best is None:
+        return None
+    comm = activity.launched[(activity.kind == COMM) & inside_window(activity)]
+    kept = slice(int(best.begin.searchsorted(comm.min(), side="right")) if len(comm) else 0, None)
+    if len(best.begin[kept]) < LEAST_STEPS:
+        return None
+    return FoundSteps(best.by, best.name, best.number[kept], best.begin[kept], best.end[kept])
 
 
-def _candidate(marks: Marks, launched: Int) -> _Candidate | None:
-    """The steps that these marks make, if they cover the window and are alike."""
+def _candidate(marks: Marks, launched: Int) -> tuple[FoundSteps, float] | None:
+    """The steps that these marks make, if they cover the window and are alike; and how many of them are."""
     counts = np.diff(launched.searchsorted(marks.moment))
     moment, number = marks.moment, marks.number
     if marks.open_end and len(counts) > 2 and not _alike(counts[-1:], median(counts[:-1]))[0]:
@@ -346,7 +339,7 @@ def _candidate(marks: Marks, launched: Int) -> _Candidate | None:
     if beyond > (1 - _COVERS) * len(launched) or edges[-1] - edges[0] < _LEAST_TIME * (last - first):
         return None
     numbers = np.arange(len(counts)) if number is None else number[: len(counts)]
-    return _Candidate(FoundSteps(marks.by, marks.name, numbers, edges[:-1], edges[1:]), alike)
+    return FoundSteps(marks.by, marks.name, numbers, edges[:-1], edges[1:]), alike
 
 
 def _alike(counts: Int, usual: float, slack: float = _ALIKE) -> NDArray[np.bool_]:
@@ -379,13 +372,3 @@ def _fewest(counts: Int, slack: float) -> int | None:
         if all(_alike(rows[:, place], usual[place], slack).mean() >= _SURE for place in range(together)):
             return together
     return None
-
-
-def _after_first_communication(steps: FoundSteps, activity: Activity) -> FoundSteps | None:
-    comm = activity.launched[(activity.kind == COMM) & inside_window(activity)]
-    kept = slice(0, None)
-    if len(comm):
-        kept = slice(int(steps.begin.searchsorted(comm.min(), side="right")), None)
-    if len(steps.begin[kept]) < LEAST_STEPS:
-        return None
-    return FoundSteps(steps.by, steps.name, steps.number[kept], steps.begin[kept], steps.end[kept])

@@ -159,25 +159,23 @@ def measure_host(activity: Activity, steps: StepBounds, meta: TraceMeta, lane: L
     events = host.events
     loading = _inside_steps(events, host.inputs, steps)
     allocating = _inside_steps(events, host.allocations, steps)
+    # Usual is what comes behind the first steps that ask for memory twice as often as the median one: the allocator
+    # grows in them.
+    calls = np.bincount(_step_of(events, allocating, steps), minlength=len(steps))
+    usual = (calls <= _COLD * max(float(median(calls)), 1.0)).nonzero()[0] if len(calls) else calls
+    cold = int(usual[0]) if len(usual) else 0
+    # Backward passes run within steps of an optimizer that calls a closure, as LBFGS does, or in Lightning.
+    updates, backward = rows_named(events, OPTIMIZER_NAME), events.ts.take(rows_named(events, BACKWARD_NAME))
     return HostTime(
         blocking=_waits(activity, steps, lane),
         input_ms=union(events.ts[loading], events.ts[loading] + events.dur[loading]).total / 1e6,
         input_names=tuple(sorted({events.names[i] for i in events.name[loading]})),
         regions=_regions(host, steps),
         extra=_extra_regions(host, steps),
-        allocating=_calls(
-            host, allocating, events.dur[allocating], np.zeros(len(allocating)), steps, _cold(host, allocating, steps)
-        ),
+        allocating=_calls(host, allocating, events.dur[allocating], np.zeros(len(allocating)), steps, cold=cold),
         recording=recording_at_most(host, steps, meta),
-        closure=_calls_closure(events),
+        closure=bool(np.count_nonzero(union(events.ts[updates], events.end[updates]).holds(backward))),
     )
-
-
-def _cold(host: HostRows, allocating: Int, steps: StepBounds) -> int:
-    """How many of the first steps ask for memory twice as often as the median one: the allocator grows in them."""
-    calls = np.bincount(_step_of(host.events, allocating, steps), minlength=len(steps))
-    usual = (calls <= _COLD * max(float(median(calls)), 1.0)).nonzero()[0] if len(calls) else calls
-    return int(usual[0]) if len(usual) else 0
 
 
 def _waits(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[BlockingCall, ...]:
@@ -223,10 +221,7 @@ def _idle_behind(activity: Activity, lane: Lane, begin: Int, last: Int) -> Int:
 def _calls(
     host: HostRows, rows: Int, took: Int, idle: NDArray[np.number], steps: StepBounds, cold: int = 0
 ) -> tuple[BlockingCall, ...]:
-    """The calls by name and by the outermost operator around them: `aten::item`, as the user wrote it.
-
-    cold: how many of the first steps are no usual ones.
-    """
+    """The calls by name and the outermost operator around them. cold: how many of the first steps are no usual ones."""
     if not len(rows):
         return ()
     events = host.events
@@ -260,10 +255,8 @@ def _calls(
 
 
 def _regions(host: HostRows, steps: StepBounds) -> tuple[tuple[str, float], ...]:
-    """Total time by name of annotations and of operators inside no other operator, ms.
-
-    Without what an operator waits inside for a collective: DTensor's `aten::add` does so where its operand is partial.
-    """
+    """Total time by name of annotations and of operators inside no other operator, ms. Without what an operator waits
+    inside for a collective: DTensor's `aten::add` does so where its operand is partial."""
     events, rows = host.events, _inside_steps(host.events, _region_rows(host), steps)
     total = np.bincount(events.name.take(rows), weights=events.dur.take(rows), minlength=len(events.names))
     waits = _inside_steps(events, rows_named(events, _WAITS), steps)
@@ -272,12 +265,6 @@ def _regions(host: HostRows, steps: StepBounds) -> tuple[tuple[str, float], ...]
     np.subtract.at(total, events.name[around], events.dur[waits])
     most = (-total).argsort(kind="stable")[:MOST_REGIONS]
     return tuple((events.names[i], float(total[i]) / 1e6) for i in most if total[i] > 0)
-
-
-def _calls_closure(events: Events) -> bool:
-    """Whether backward passes run within steps of an optimizer, as of LBFGS, or in Lightning."""
-    steps, backward = rows_named(events, OPTIMIZER_NAME), rows_named(events, BACKWARD_NAME)
-    return bool(np.count_nonzero(union(events.ts[steps], events.end[steps]).holds(events.ts.take(backward))))
 
 
 def _region_rows(host: HostRows) -> Int:

@@ -268,7 +268,7 @@ _FIRST_USE = re.compile(
     r"^(cuda|hip|cu)(FuncGetAttributes|ModuleLoad|ModuleGet|LibraryLoad|LibraryGet|StreamCreate|MemPoolCreate)"
 )
 _LAUNCHES = re.compile(r"^(cuda|hip|cu)(Launch(Kernel|CooperativeKernel)|GraphLaunch|ModuleLaunch)|^hipExtModuleLaunch")
-_CAPTURE = re.compile(r"^(cuda|hip|cu)Stream(?P<which>Begin|End)Capture")
+_CAPTURE = re.compile(r"^(cuda|hip|cu)Stream(Begin|End)Capture")
 _MOSTLY = 0.5
 _QUEUES = re.compile(r"Launch|^(cuda|hip)?Mem(cpy|set).*Async|^cuMem(cpy|set).*Async|^(cuda|hip|cu)EventRecord")
 _QUEUES_WORDS = ("launch", "mem", "eventrecord")
@@ -299,7 +299,7 @@ class HostRows(Struct, frozen=True, dict=True):
         launched = self.kernel_launches
         if not len(calls) or not len(launched):
             return False
-        begins = np.array([_which(self.events.names[name]) for name in self.events.name[calls]])
+        begins = np.array(["BeginCapture" in self.events.names[name] for name in self.events.name[calls]])
         start, end = np.sort(self.events.ts[calls[begins]]), np.sort(self.events.ts[calls[~begins]])
         captured = sum(
             int(((self.events.ts[launched] >= begin) & (self.events.ts[launched] < over)).sum())
@@ -458,12 +458,6 @@ def _steps_marked(names: tuple[str, ...]) -> Int:
     """The number of the step that each of these names marks, -1 where it marks none."""
     marks = (_STEP.match(name) for name in names)
     return np.array([int(mark.group(1)) if mark else -1 for mark in marks], dtype=np.int64)
-
-
-def _which(name: str) -> bool:
-    """Whether a call begins a capture."""
-    found = _CAPTURE.match(name)
-    return found is not None and found["which"] == "Begin"
 
 
 def named(events: Events, pattern: re.Pattern[str], words: tuple[str, ...] = ()) -> NDArray[np.bool_]:

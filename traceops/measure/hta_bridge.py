@@ -136,8 +136,7 @@ def hta_analysis(paths: Mapping[int, str]) -> Any:
 
 
 def _loaded(given: Mapping[int, str | RankTrace], *, exact: bool = False) -> Any:
-    """HTA's traces. exact: times are not rounded to whole µs, where HTA ends events before they begin and fails at
-    them."""
+    """HTA's traces. exact: times are not rounded to whole µs, as HTA does, which fails where events then end early."""
     logging.getLogger("hta").setLevel(logging.ERROR)
     loaded = _our_trace()(given, exact)
     loaded.load_traces()
@@ -183,8 +182,7 @@ def _our_trace() -> Any:
 
 
 def _frame_of_reader(events: Events, table: Any, zero_ns: int, exact: bool) -> pd.DataFrame:
-    """The frame that HTA's reader makes of a trace: times in µs since `zero_ns`, rounded to whole ones as HTA does if
-    not `exact`."""
+    """The frame that HTA's reader makes: times in µs since `zero_ns`, rounded to whole ones if not `exact`."""
     import pandas as pd
     from hta.common.trace import transform_correlation_to_index
     from hta.configs.env_options import disable_ns_rounding
@@ -244,55 +242,43 @@ def _plain(frame: pd.DataFrame) -> Columns:
     }
 
 
-def _temporal(trace: Any, rank: int) -> dict[str, Any]:
-    from hta.analyzers.breakdown_analysis import BreakdownAnalysis
-
-    return {"temporal": BreakdownAnalysis.get_temporal_breakdown(trace, visualize=False)}
+def _hta(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(f"hta.analyzers.{module}"), name)
 
 
-def _overlap(trace: Any, rank: int) -> dict[str, Any]:
-    from hta.analyzers.communication_analysis import CommunicationAnalysis
-
-    return {"overlap": CommunicationAnalysis.get_comm_comp_overlap(trace, visualize=False)}
-
-
-def _idle(trace: Any, rank: int) -> dict[str, Any]:
-    from hta.analyzers.breakdown_analysis import BreakdownAnalysis
-
-    table, _ = BreakdownAnalysis.get_idle_time_breakdown(
-        trace, consecutive_kernel_delay=KERNEL_WAIT_US, rank=rank, visualize=False
-    )
-    return {"idle": table}
+def _breakdown() -> Any:
+    return _hta("breakdown_analysis", "BreakdownAnalysis")
 
 
 def _kernels(trace: Any, rank: int) -> dict[str, Any]:
-    from hta.analyzers.breakdown_analysis import BreakdownAnalysis
-
-    types, kernels = BreakdownAnalysis.get_gpu_kernel_breakdown(trace, visualize=False, include_memory_kernels=True)
-    return {"kernel_types": types, "kernels": kernels}
-
-
-def _launches(trace: Any, rank: int) -> dict[str, Any]:
-    from hta.analyzers.cuda_kernel_analysis import CudaKernelAnalysis
-
-    return {"launches": CudaKernelAnalysis.cuda_kernel_launch_stats(trace, ranks=[rank], visualize=False)[rank]}
+    found = _breakdown().get_gpu_kernel_breakdown(trace, visualize=False, include_memory_kernels=True)
+    return dict(zip(("kernel_types", "kernels"), found, strict=True))
 
 
 def _queue_length(trace: Any, rank: int) -> dict[str, Any]:
-    from hta.analyzers.trace_counters import TraceCounters
-
-    if (table := TraceCounters.get_queue_length_summary(trace, ranks=[rank])) is None:
+    if (table := _hta("trace_counters", "TraceCounters").get_queue_length_summary(trace, ranks=[rank])) is None:
         return {}
     table.columns = [statistic for _, statistic in table.columns]
     return {"queue_length": table.reset_index()}
 
 
-_ANALYSES = {
-    "temporal breakdown": _temporal,
-    "communication-computation overlap": _overlap,
-    "idle time breakdown": _idle,
+_Analysis = Callable[[Any, int], dict[str, Any]]
+_ANALYSES: dict[str, _Analysis] = {
+    "temporal breakdown": lambda trace, rank: {"temporal": _breakdown().get_temporal_breakdown(trace, visualize=False)},
+    "communication-computation overlap": lambda trace, rank: {
+        "overlap": _hta("communication_analysis", "CommunicationAnalysis").get_comm_comp_overlap(trace, visualize=False)
+    },
+    "idle time breakdown": lambda trace, rank: {
+        "idle": _breakdown().get_idle_time_breakdown(
+            trace, consecutive_kernel_delay=KERNEL_WAIT_US, rank=rank, visualize=False
+        )[0]
+    },
     "kernel breakdown": _kernels,
-    "launch statistics": _launches,
+    "launch statistics": lambda trace, rank: {
+        "launches": _hta("cuda_kernel_analysis", "CudaKernelAnalysis").cuda_kernel_launch_stats(
+            trace, ranks=[rank], visualize=False
+        )[rank]
+    },
     "queue length": _queue_length,
 }
 

@@ -91,8 +91,7 @@ def find_lane(events: Events, activity: Activity, steps: StepBounds) -> Lane:
 
 
 def _idle_by_cause(events: Events, activity: Activity, idle: Intervals, recorded_from: int) -> dict[str, Intervals]:
-    """Idle time by the cause of the activity that ends the gap: the host's until its launch was over. recorded_from:
-    when the host's first event began."""
+    """Idle time by the cause of the activity that ends the gap. recorded_from: when the host's first event began."""
     following = activity.start.take(activity.by_start).searchsorted(idle.end, side="left")
     some = following < len(activity.start)
     launch = np.full(len(idle), -1, dtype=np.int64)

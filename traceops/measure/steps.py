@@ -117,7 +117,10 @@ def find_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | N
 def host_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | None = None) -> FoundSteps | None:
     """Where steps begin and end on the host: as the profiler marked them, or else as they are found."""
     rows, numbers = activity.host.steps
-    if recorded is not None and not _of_another_run(numbers, recorded):
+    # Marks of another run are none that a capture of the `recorded` steps can have left, cut off or whole.
+    left = (*recorded, max(recorded) + 1) if recorded else ()
+    of_another_run = bool(left) and len(numbers) > 0 and not np.count_nonzero(is_in(numbers, left))
+    if recorded is not None and not of_another_run:
         own = _own_steps(events, rows, numbers, recorded)
         rows, numbers = rows[own], numbers[own]
     elif len(rows) > 1 and not activity.on_gpu and not np.count_nonzero(activity.launched >= events.ts[rows[-1]]):
@@ -126,12 +129,6 @@ def host_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | N
         begin = events.ts[rows]
         return FoundSteps("profiler", "ProfilerStep", numbers, begin, begin + events.dur[rows])
     return found_steps(events, activity) if recorded is None else None
-
-
-def _of_another_run(numbers: Int, recorded: tuple[int, ...]) -> bool:
-    """Whether these marks are none that a capture of the `recorded` steps can have left, cut off or whole."""
-    left = (*recorded, max(recorded) + 1) if recorded else ()
-    return bool(left) and len(numbers) > 0 and not np.count_nonzero(is_in(numbers, left))
 
 
 def _own_steps(events: Events, rows: Int, numbers: Int, recorded: tuple[int, ...]) -> Int:

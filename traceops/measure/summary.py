@@ -163,6 +163,11 @@ def summarize(
     lane = find_lane(events, activity, steps)
     comm: NDArray[np.int64] = (activity.kind == COMM).nonzero()[0]
     comm = comm[activity.start[comm].argsort(kind="stable")]
+    # Where collectives run on the device too, they are the ones that are measured, and not what gloo exchanges.
+    uses_gloo = trace.meta.backend == "gloo" or len(activity.host.exchanged) > 0
+    through_host = activity.through_host or (activity.on_gpu and not len(comm) and uses_gloo)
+    # Of the host's own events: those of a GPU have the device's number in the place of a pid.
+    pids = uniques(events.pid[events.in_cats("cpu_op", "operator", "user_annotation")])
     summary = RankSummary(
         rank=file.rank,
         path=file.path,
@@ -186,14 +191,14 @@ def summarize(
         copies=measure_copies(events, activity, steps, lane),
         exchanges_of_gpu=activity.on_gpu and len(activity.host.waits_of_exchanges) > 0,
         kernels_lost=activity.lost,
-        through_host=_through_host(trace, activity),
+        through_host=through_host,
         passes=find_passes(events, activity),
         captures_graphs=activity.host.captures_graphs,
         steps_by=steps.by,
         step_mark=steps.mark,
         flops=measure_flops(events, activity, steps),
         detail=measure_detail(events, activity, steps),
-        pid=_process(events),
+        pid=int(pids[0]) if len(pids) == 1 and pids[0] > 0 else None,
         stacks=stack_times(trace.frames.long, activity.host, activity.host.held_up(HELD_UP_NS), lane, steps)
         if len(trace.frames)
         else (),
@@ -215,28 +220,12 @@ def numbered_steps(ranks: Iterable[RankSummary]) -> set[int]:
     return {number for summary in ranks for number in summary.numbered_steps}
 
 
-def _process(events: Events) -> int | None:
-    """The pid of the host's own events: those of a GPU have the device's number in its place."""
-    pids = uniques(events.pid[events.in_cats("cpu_op", "operator", "user_annotation")])
-    return int(pids[0]) if len(pids) == 1 and pids[0] > 0 else None
-
-
 def _why_empty(trace: RankTrace, calls: int) -> str:
     """What a trace is that holds no operator, no kernel and no step. calls: of the GPU's runtime."""
     if trace.damage:
         return f"{'; '.join(trace.damage)}; what can be read of it holds no operator, no kernel and no step"
     held = f"it holds {calls:,} calls of the GPU's runtime, but" if calls else "it holds"
     return f"{held} no operator, no kernel and no step: nothing ran while the profiler recorded; record training steps"
-
-
-def _through_host(trace: RankTrace, activity: Activity) -> bool:
-    """Whether the ranks exchange data through their hosts, as the header says or gloo's notes do. Where collectives run
-    on the device too, they are the ones that are measured."""
-    if activity.through_host:
-        return True
-    if not activity.on_gpu or np.count_nonzero(activity.kind == COMM):
-        return False
-    return trace.meta.backend == "gloo" or len(activity.host.exchanged) > 0
 
 
 def by_hta(summary: RankSummary, trace: RankTrace, searched: int = 0) -> RankSummary:

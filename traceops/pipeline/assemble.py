@@ -11,7 +11,6 @@ from msgspec import UNSET
 
 from traceops.across.cross_rank import CrossRank, no_replay
 from traceops.across.rank_times import RankTimes
-from traceops.across.run_steps import WholeRun
 from traceops.core.arrays import mean_ms, median, percentiles
 from traceops.core.documents import copied, redact_fields
 from traceops.core.findings import Check
@@ -39,6 +38,7 @@ from traceops.pipeline.assemble_tables import (
     hta_rows,
     inventory,
     kernel_rows,
+    known_median,
     pass_rows,
     peak_memory,
     step_counts,
@@ -121,7 +121,7 @@ def summary_of(known: Inputs, rank_rows: Sequence[RankRow], judged: Sequence[Che
         by_step.pop(NO_STEP, None)  # the whole window of a rank that marks no steps is no step
     durations = [median(own) / 1e6 for own in by_step.values()]
     low, high = map(_round, percentiles(np.array(durations), (5, 95))) if durations else (None, None)
-    ledger = {bucket: _median([row.bucket_ms(bucket) for row in rank_rows]) for bucket in BUCKETS}
+    ledger = {bucket: known_median([row.bucket_ms(bucket) for row in rank_rows]) for bucket in BUCKETS}
     step = run.step_ms
     worst = {}
     for bucket in BUCKETS:
@@ -129,10 +129,11 @@ def summary_of(known: Inputs, rank_rows: Sequence[RankRow], judged: Sequence[Che
         if most > 0:
             worst[bucket] = WorstRank(rank=rank, ms=most)
     timed = known.own_ms is not None or found.manifest.get("unprofiled_step_ms") is not None
+    kinds = step_kinds(found.manifest)
     recording_ms = 0.0 if timed else max(map(within_lateness_ms, run.ranks), default=0.0)  # an estimate
     return Summary(
         step_time_ms=StepTime(
-            median=_median(durations),
+            median=known_median(durations),
             p5=low,
             p95=high,
             n=len(durations),
@@ -148,15 +149,19 @@ def summary_of(known: Inputs, rank_rows: Sequence[RankRow], judged: Sequence[Che
         ),
         ledger_worst_rank=worst,
         bubble_ms=bubble_of(run),
-        overlap_pct=_median([row.overlap_pct for row in rank_rows]),
-        exposed_comm_ms=_median([row.exposed_comm_ms for row in rank_rows]),
-        idle_pct=_median([row.idle_pct for row in rank_rows]),
-        compute_pct=_median([row.compute_pct for row in rank_rows]),
-        non_compute_pct=_median([row.non_compute_pct for row in rank_rows]),
+        overlap_pct=known_median([row.overlap_pct for row in rank_rows]),
+        exposed_comm_ms=known_median([row.exposed_comm_ms for row in rank_rows]),
+        idle_pct=known_median([row.idle_pct for row in rank_rows]),
+        compute_pct=known_median([row.compute_pct for row in rank_rows]),
+        non_compute_pct=known_median([row.non_compute_pct for row in rank_rows]),
         unprofiled_step_time_ms=found.manifest.get("unprofiled_step_ms"),
         step_without_profiler_ms=_round(known.own_ms),
         first_steps=of_first_steps(found, [times.summary for times in run.ranks]),
-        step_kinds=_step_kinds(found, known.whole),
+        step_kinds=None
+        if kinds is None
+        else copied(
+            StepKindsRow, kinds, round_ms=None if known.whole is None else _round(kinds.every * known.whole.mean_ms)
+        ),
         profiler_slowdown=_round(known.slowdown),
         recording_ms=_round(recording_ms or None),
         uncharged_wait_pct=None if run.replay is None else _round(run.replay.charged.uncharged_pct),
@@ -174,12 +179,6 @@ def summary_of(known: Inputs, rank_rows: Sequence[RankRow], judged: Sequence[Che
     )
 
 
-def _step_kinds(found: Discovery, whole: WholeRun | None) -> StepKindsRow | None:
-    if (kinds := step_kinds(found.manifest)) is None:
-        return None
-    return copied(StepKindsRow, kinds, round_ms=None if whole is None else _round(kinds.every * whole.mean_ms))
-
-
 def _hta_failures(run: CrossRank) -> dict[str, str]:
     """HTA analysis -> its error and the ranks it failed on."""
     ranks: dict[tuple[str, str], list[int]] = defaultdict(list)
@@ -195,11 +194,6 @@ def _empty_steps(run: CrossRank) -> list[str]:
         for times in run.ranks
         for number in times.summary.empty_steps
     ]
-
-
-def _median(values: list[float | None] | list[float]) -> float | None:
-    known = [value for value in values if value is not None]
-    return _round(median(known)) if known else None
 
 
 def _round(value: float | None) -> float | None:

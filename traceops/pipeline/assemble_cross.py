@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -30,6 +30,7 @@ from traceops.core.units import stored
 from traceops.core.words import Role
 from traceops.measure.ledger import OWN_BUCKETS
 from traceops.measure.program import EXPOSED, PAINTED
+from traceops.pipeline.assemble_tables import known_median, ms_of
 from traceops.report.rows import CollectiveRow, PipelineRow, ReferenceRow, RoleRow, StageRow, WhatIfRow
 from traceops.report.step_times import BubbleTimes
 from traceops.report.summary import Clocks, Replay
@@ -117,7 +118,12 @@ def reference_rows(run: CrossRank) -> tuple[ReferenceRow, ...]:
     rows = []
     for kind, same in kinds.items():
         description, op, large, group = kind
-        known = run.reference(group) or _best_sibling(kind, medians)
+        known = run.reference(group)
+        if known is None and large:
+            alike = (description, op, True, len(group))
+            others = [value for (d, o, big, g), value in medians.items() if (d, o, big, len(g)) == alike]
+            if len(others) > 1:
+                known = LinkReference("the best group like it", max(others), "siblings")
         sizes = [collective_bytes(c) or 0 for c in same]
         lost_ns = [max(c.transfer_ns - reference_transfer_ns(c, known), 0.0) for c in same]
         rows.append(
@@ -139,17 +145,6 @@ def reference_rows(run: CrossRank) -> tuple[ReferenceRow, ...]:
             )
         )
     return tuple(sorted(rows, key=lambda row: (-(row.lost_ms or 0.0), row.group, row.op, row.ranks)))
-
-
-def _best_sibling(kind: tuple[Any, ...], medians: dict[tuple[Any, ...], float]) -> LinkReference | None:
-    """The best of the groups of the same description and size, for large messages and where there are others."""
-    description, op, large, group = kind
-    others = [
-        value
-        for (d, o, big, g), value in medians.items()
-        if (d, o, big) == (description, op, True) and len(g) == len(group)
-    ]
-    return LinkReference("the best group like it", max(others), "siblings") if large and len(others) > 1 else None
 
 
 # The kinds of parallelism of a run as rows of its report.
@@ -189,7 +184,7 @@ def _row(run: CrossRank, role: Role, groups: Sequence[GroupRole], collectives: S
         groups=len(members),
         group_sizes=tuple(sorted({len(ranks) for ranks in members})),
         ranks=len(times),
-        exposed_ms=_median(exposed.values()),
+        exposed_ms=known_median(exposed.values()),
         wait_ms=_part(times, "wait") if run.split else None,
         transfer_ms=_part(times, "transfer") if run.split else None,
         unmatched_ms=_part(times, "unmatched"),
@@ -210,12 +205,7 @@ def _mean(times: RankTimes, ns: Int) -> float:
 
 
 def _part(times: Sequence[tuple[RankTimes, RoleTimes]], part: str) -> float | None:
-    return _median([_mean(rank, getattr(own, part)) for rank, own in times])
-
-
-def _median(values: Iterable[float]) -> float | None:
-    known = list(values)
-    return stored(median(known)) if known else None
+    return known_median([_mean(rank, getattr(own, part)) for rank, own in times])
 
 
 def _reach(run: CrossRank, groups: Collection[Ranks]) -> Literal["inside", "between"] | None:
@@ -371,7 +361,7 @@ def cross_rank_tables(run: CrossRank) -> Tables:
                 ranks=tuple(c.group),
                 op=c.op,
                 bytes=collective_bytes(c),
-                transfer_ms=_ms_or_none(c.transfer_ns),
+                transfer_ms=ms_of(c.transfer_ns),
                 busbw_gbs=stored(busbw_gbs(c) or 0.0),
             )
             for c in known[::step]
@@ -391,9 +381,9 @@ def _lateness_rows(run: CrossRank) -> tuple[LatenessRow, ...]:
         LatenessRow(
             rank=rank,
             step=_step(step),
-            caused_wait_ms=_ms_or_none(caused[:, i].sum()),
-            waited_ms=_ms_or_none(run.replay.lateness.waited[rank][i]),
-            **{f"{cause}_ms": _ms_or_none(caused[row, i]) for row, cause in enumerate(CAUSES)},
+            caused_wait_ms=ms_of(caused[:, i].sum()),
+            waited_ms=ms_of(run.replay.lateness.waited[rank][i]),
+            **{f"{cause}_ms": ms_of(caused[row, i]) for row, cause in enumerate(CAUSES)},
         )
         for rank, caused in run.replay.lateness.caused.items()
         for i, step in enumerate(run.replay.lateness.steps)
@@ -419,9 +409,9 @@ def _arrival_rows(run: CrossRank) -> tuple[ArrivalRow, ...]:
                 op=op,
                 bytes=collective_bytes(same[0]),
                 count=len(same),
-                spread_p50_ms=_ms_or_none(usual),
-                spread_p95_ms=_ms_or_none(high),
-                spread_max_ms=_ms_or_none(spread.max()),
+                spread_p50_ms=ms_of(usual),
+                spread_p95_ms=ms_of(high),
+                spread_max_ms=ms_of(spread.max()),
                 last_rank=most,
                 last_rank_pct=stored(100.0 * last.count(most) / len(last)),
             )
@@ -458,9 +448,9 @@ def _critical_path_rows(run: CrossRank) -> tuple[PathRow, ...]:
                 kind=piece.kind,
                 what=what,
                 stream=stream,
-                start_ms=_ms_or_none(piece.start - zero),
-                duration_ms=_ms_or_none(piece.duration),
-                spent_ms={bucket: _ms_or_none(ns) for bucket, ns in piece.spent.items() if bucket != "masked"},
+                start_ms=ms_of(piece.start - zero),
+                duration_ms=ms_of(piece.duration),
+                spent_ms={bucket: ms_of(ns) for bucket, ns in piece.spent.items() if bucket != "masked"},
             )
         )
     return tuple(rows)
@@ -514,10 +504,6 @@ def _timeline_rows(run: CrossRank) -> tuple[TimelineRow, ...]:
 
 def _step(number: int) -> int | None:
     return None if number < 0 else int(number)
-
-
-def _ms_or_none(ns: Any) -> float:
-    return stored(float(ns) / 1e6)
 
 
 def _us(ns: float | None) -> float | None:

@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.links import busbw_gbs, collective_bytes
-from traceops.across.match import Collective
 from traceops.across.rank_times import RankTimes
 from traceops.core.arrays import Bars, Int, fewer, shares
 from traceops.core.findings import Finding
@@ -179,19 +178,15 @@ def _transfers(run: CrossRank, chosen: Collection[int]) -> _Moved:
         told = None
         for (rank, position), wait in zip(collective.members, collective.wait_ns, strict=True):
             if rank in found:
-                told = told or _told(collective)
+                told = told or _CollectiveFacts(
+                    collective.op,
+                    collective.description or f"{len(collective.group)} ranks",
+                    collective_bytes(collective),
+                    busbw_gbs(collective),
+                    collective.last_rank,
+                )
                 found[rank][position] = told, wait
     return found
-
-
-def _told(collective: Collective) -> _CollectiveFacts:
-    return _CollectiveFacts(
-        collective.op,
-        collective.description or f"{len(collective.group)} ranks",
-        collective_bytes(collective),
-        busbw_gbs(collective),
-        collective.last_rank,
-    )
 
 
 def _step(

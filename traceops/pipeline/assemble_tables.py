@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from traceops.across.cross_rank import CrossRank
 from traceops.across.rank_times import Experts, Passes, RankTimes
 from traceops.across.replay.what_if import WORK_SHARED
-from traceops.compute.model import KernelWork, Loss, OperatorTime, RankCompute, judged_rank
+from traceops.compute.model import KernelWork, OperatorTime, RankCompute, judged_rank
 from traceops.core.arrays import Int, median, percentiles
 from traceops.core.capture_failure import timed_before_first
 from traceops.core.documents import copied
@@ -140,36 +140,38 @@ def pass_rows(run: CrossRank) -> tuple[PassRow, ...]:
 def _row(passes: Passes, split: bool) -> PassRow:
     device = [one.device_end - one.device_start for one in passes.passes]
     busy = [100.0 * one.busy / max(long, 1) for one, long in zip(passes.passes, device, strict=True)]
-    graphs = _median(one.graphs for one in passes.passes)
+    graphs = known_median(one.graphs for one in passes.passes)
     return PassRow(
         kind=passes.kind,
         count=max(Counter(passes.of_rank).values()),
-        requests=_median(one.requests for one in passes.passes),
-        tokens=_median(one.tokens for one in passes.passes),
-        device_ms=_ms(median(device)),
-        device_p95_ms=_ms(percentiles(np.array(device), (95,))[0]),
+        requests=known_median(one.requests for one in passes.passes),
+        tokens=known_median(one.tokens for one in passes.passes),
+        device_ms=ms_of(median(device)),
+        device_p95_ms=ms_of(percentiles(np.array(device), (95,))[0]),
         busy_pct=stored(median(busy)),
-        host_ms=_ms(median([one.host_end - one.host_start for one in passes.passes])),
+        host_ms=ms_of(median([one.host_end - one.host_start for one in passes.passes])),
         graphs=graphs,
         between_ms=_of_known(passes.between),
         scheduling_ms=_of_known(passes.scheduling),
-        waiting_ms=_ms(median(passes.waiting)) if split else None,
-        transfer_ms=_ms(median(passes.transfer)) if split else None,
-        unmatched_ms=_ms(median(passes.unmatched)),
+        waiting_ms=ms_of(median(passes.waiting)) if split else None,
+        transfer_ms=ms_of(median(passes.transfer)) if split else None,
+        unmatched_ms=ms_of(median(passes.unmatched)),
     )
 
 
 def _of_known(ns: Int) -> float | None:
     known = ns[ns >= 0]
-    return _ms(median(known)) if len(known) else None
+    return ms_of(median(known)) if len(known) else None
 
 
-def _median(values: Iterable[int | None]) -> float | None:
+def known_median(values: Iterable[float | None]) -> float | None:
+    """Of the values that are known, as stored; None without any."""
     known = [value for value in values if value is not None]
     return stored(median(known)) if known else None
 
 
-def _ms(ns: float | np.floating) -> float:
+def ms_of(ns: Any) -> float:
+    """Nanoseconds as the milliseconds that are stored."""
     return stored(float(ns) / 1e6)
 
 
@@ -321,7 +323,7 @@ def _work(one: KernelWork | None) -> dict[str, Any]:
         "operator": one.operator,
         "flops": one.flops,
         "bytes": one.bytes,
-        "attainable_ms": _ms(one.attainable_ns),
+        "attainable_ms": ms_of(one.attainable_ns),
         "efficiency_pct": stored(min(100 * one.attainable_ns / one.known_ns, 100.0)),
         "cause": one.cause,
     }
@@ -399,12 +401,24 @@ def compute_rows(run: CrossRank) -> ComputeRows | None:
     efficiency = compute.efficiency
     return ComputeRows(
         rank=rank,
-        busy_ms=_ms(compute.busy_ns),
-        attainable_ms=None if efficiency is None else _ms(compute.busy_ns * efficiency),
+        busy_ms=ms_of(compute.busy_ns),
+        attainable_ms=None if efficiency is None else ms_of(compute.busy_ns * efficiency),
         efficiency_pct=None if efficiency is None else stored(100 * efficiency),
         rates=compute.rates,
         bound=compute.bound,
-        losses=tuple(_loss_row(loss) for loss in compute.losses),
+        losses=tuple(
+            LossRow(
+                cause=loss.cause,
+                device_ms=ms_of(loss.device_ns),
+                device_ms_uncertain=ms_of(loss.more_ns),
+                kernels_ms=ms_of(loss.ns),
+                launches=stored(loss.launches),
+                step_after_ms=(ms_of(loss.step_after_ns[0]), ms_of(loss.step_after_ns[1])),
+                where=(*loss.operators, loss.place) if loss.place else loss.operators,
+                sizes=loss.sizes,
+            )
+            for loss in compute.losses
+        ),
         operators=tuple(_operator_row(one) for one in compute.unpacked().operators),
         gpu=compute.gpu,
         roofs=None
@@ -432,33 +446,19 @@ def _judged(run: CrossRank) -> tuple[int, RankCompute] | None:
     return rank, known[rank]
 
 
-def _loss_row(loss: Loss) -> LossRow:
-    least, most = loss.step_after_ns
-    return LossRow(
-        cause=loss.cause,
-        device_ms=_ms(loss.device_ns),
-        device_ms_uncertain=_ms(loss.more_ns),
-        kernels_ms=_ms(loss.ns),
-        launches=stored(loss.launches),
-        step_after_ms=(_ms(least), _ms(most)),
-        where=(*loss.operators, loss.place) if loss.place else loss.operators,
-        sizes=loss.sizes,
-    )
-
-
 def _operator_row(one: OperatorTime) -> OperatorRow:
     known = one.attainable_ns >= 0
     return copied(
         OperatorRow,
         one,
         calls=stored(one.calls),
-        ms=_ms(one.ns),
+        ms=ms_of(one.ns),
         flops=one.flops if known else None,
         bytes=one.bytes if one.bytes >= 0 else None,
-        attainable_ms=_ms(one.attainable_ns) if known else None,
-        known_ms=_ms(one.known_ns),
+        attainable_ms=ms_of(one.attainable_ns) if known else None,
+        known_ms=ms_of(one.known_ns),
         kernels=tuple(
-            OperatorKernel(name=kernel.name, launches=stored(kernel.launches), ms=_ms(kernel.ns))
+            OperatorKernel(name=kernel.name, launches=stored(kernel.launches), ms=ms_of(kernel.ns))
             for kernel in one.kernels
         ),
     )

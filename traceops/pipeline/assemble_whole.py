@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ from msgspec import UNSET
 from traceops.across.cross_rank import CrossRank
 from traceops.across.links import overall_busbw
 from traceops.across.match import Collective
-from traceops.across.phases import Rounds
 from traceops.across.plain_step import PlainStep
 from traceops.across.run_steps import WholeRun
 from traceops.across.run_use import HELD, RESERVED, STEP, MemoryUse
@@ -120,25 +119,21 @@ def _row(
     return HostSummary(
         host=host,
         ranks=tuple(row.rank for row in rows),
-        step_ms=_mean([row.typical_step_ms for row in rows]),
-        **{f"{bucket}_ms": _mean([row.bucket_ms(bucket) for row in rows]) for bucket in BUCKETS},
+        step_ms=_of_all(fmean, [row.typical_step_ms for row in rows]),
+        **{f"{bucket}_ms": _of_all(fmean, [row.bucket_ms(bucket) for row in rows]) for bucket in BUCKETS},
         **per,
         inside_busbw_gbs=inside,
         between_busbw_gbs=between,
-        caused_wait_ms=_sum([row.caused_wait_ms for row in rows]),
-        late_share=_sum([row.late_share for row in rows]),
+        caused_wait_ms=_of_all(sum, [row.caused_wait_ms for row in rows]),
+        late_share=_of_all(sum, [row.late_share for row in rows]),
         peak_memory_bytes=max((row.peak_memory_bytes for row in rows if row.peak_memory_bytes), default=None),
     )
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def _of_all(combine: Callable[[Sequence[float]], float], values: Sequence[float | None]) -> float | None:
+    """None where one of the values is not known."""
     known = [value for value in values if value is not None]
-    return stored(fmean(known)) if known and len(known) == len(values) else None
-
-
-def _sum(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return stored(sum(known)) if known and len(known) == len(values) else None
+    return stored(combine(known)) if known and len(known) == len(values) else None
 
 
 MOST_RANKS, MOST_POINTS, MOST_LINES, MOST_MOMENTS = 64, 300, 20, 200
@@ -278,21 +273,22 @@ MOST_PLACES = 12
 MOST_STEPS = 256
 
 
-def _ended(seen: ObservedRun) -> EndedRow | None:
-    """Null where all ranks made as many steps."""
-    least, most = min(seen.ended.values(), default=0), max(seen.ended.values(), default=0)
-    if least == most:
-        return None
-    first = sorted(rank for rank, steps in seen.ended.items() if steps == least)
-    return EndedRow(least=least, most=most, first=tuple(first[:MOST_LISTED_RANKS]))
-
-
 def whole_run_rows(seen: ObservedRun, plain: PlainStep | None, manifest: Mapping[str, Any]) -> WholeRunRows | None:
     """None where the run was not observed."""
     if (run := seen.whole) is None:
         return None
     recorded = int((~np.isnan(run.step_ms) & ~run.timed).sum()) - 1  # the first step is not timed either
     longer = None if plain is None else plain.longer
+    least, most = min(seen.ended.values(), default=0), max(seen.ended.values(), default=0)
+    first = sorted(rank for rank, steps in seen.ended.items() if steps == least)
+    rounds = None
+    if seen.rounds is not None:
+        phases = [
+            PhaseRow(where=one.place.said, ms=_rounded(one.ms), pct=_rounded(one.pct), trains=one.trains)
+            for one in seen.rounds.phases
+        ]
+        made = seen.rounds
+        rounds = RoundsRow(steps=made.steps, ms=_rounded(made.ms), count=made.count, phases=tuple(phases))
     return WholeRunRows(
         steps=int(run.timed.sum()),
         typical_steps=run.typical_steps,
@@ -302,13 +298,13 @@ def whole_run_rows(seen: ObservedRun, plain: PlainStep | None, manifest: Mapping
         recorded_steps=max(recorded, 0),
         start_steps=len(run.start),
         skipped_steps=run.skipped,
-        ended_after=_ended(seen),
+        ended_after=None if least == most else EndedRow(least=least, most=most, first=tuple(first[:MOST_LISTED_RANKS])),
         clock="device" if run.on_device else "host",
         early_window=seen.early,
         looks=sum(run.looks.values()),
         input_by_turns=run.by_turns,
         own_profiler=_own_profiler(run, manifest),
-        rounds=_rounds(seen.rounds),
+        rounds=rounds,
         occasions=tuple(
             OccasionRow(
                 cause=one.cause,
@@ -321,20 +317,23 @@ def whole_run_rows(seen: ObservedRun, plain: PlainStep | None, manifest: Mapping
             )
             for one in run.occasions
         ),
-        hosts=tuple(_hosts(run)),
+        hosts=tuple(
+            HostRow(
+                rank=rank,
+                function=one.place.function,
+                file=one.place.file,
+                line=one.place.line,
+                text=one.place.text,
+                ms=_rounded(one.ms),
+                looks=one.looks,
+                waits=one.waits,
+            )
+            for rank, own in list(run.host.items())[:MOST_LISTED_RANKS]
+            for one in own[:MOST_PLACES]
+        ),
         machine=_machine(seen),
         timeline=tuple(_timeline(run)),
     )
-
-
-def _rounds(rounds: Rounds | None) -> RoundsRow | None:
-    if rounds is None:
-        return None
-    phases = [
-        PhaseRow(where=one.place.said, ms=_rounded(one.ms), pct=_rounded(one.pct), trains=one.trains)
-        for one in rounds.phases
-    ]
-    return RoundsRow(steps=rounds.steps, ms=_rounded(rounds.ms), count=rounds.count, phases=tuple(phases))
 
 
 def _own_profiler(run: WholeRun, manifest: Mapping[str, Any]) -> OwnProfilerRow | None:
@@ -399,15 +398,6 @@ def undisturbed_rows(undisturbed: Undisturbed, recorded_ms: float, manifest: Map
             for look in undisturbed.looks
         ),
     )
-
-
-def _hosts(run: WholeRun) -> Iterator[HostRow]:
-    for rank, own in list(run.host.items())[:MOST_LISTED_RANKS]:
-        for one in own[:MOST_PLACES]:
-            yield HostRow(
-                rank=rank, function=one.place.function, file=one.place.file, line=one.place.line,
-                text=one.place.text, ms=_rounded(one.ms), looks=one.looks, waits=one.waits,
-            )  # fmt: skip
 
 
 def _machine(seen: ObservedRun) -> tuple[MachineRow, ...]:

@@ -70,7 +70,10 @@ def _without_copies(ranks: Sequence[RankSummary]) -> tuple[list[RankSummary], li
     """No two processes do the same in the same nanoseconds: one trace lies there under several names."""
     same: dict[Hashable, list[RankSummary]] = defaultdict(list)
     for summary in ranks:
-        same[_content(summary)].append(summary)
+        times = (summary.step_edges, summary.step_numbers, summary.comm.start, summary.comm.end)
+        kernels = tuple((kernel.name, kernel.count, kernel.total_us) for kernel in summary.kernels)
+        content = (summary.meta.rank, summary.event_count, *(own.tobytes() for own in times), kernels)
+        same[content].append(summary)
     kept, left_out = [], []
     for copies in same.values():
         own = next((each for each in copies if each.rank == each.meta.rank), copies[0])
@@ -81,12 +84,6 @@ def _without_copies(ranks: Sequence[RankSummary]) -> tuple[list[RankSummary], li
             for each in copies if each is not own
         ]  # fmt: skip
     return sorted(kept, key=lambda summary: summary.rank), left_out
-
-
-def _content(summary: RankSummary) -> Hashable:
-    times = (summary.step_edges, summary.step_numbers, summary.comm.start, summary.comm.end)
-    kernels = tuple((kernel.name, kernel.count, kernel.total_us) for kernel in summary.kernels)
-    return summary.meta.rank, summary.event_count, *(own.tobytes() for own in times), kernels
 
 
 def _without_other_processes(

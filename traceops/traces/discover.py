@@ -258,7 +258,9 @@ def discover(path: str) -> Discovery:
         elif problem is not None:
             problems.append((file, problem))
     candidates = join_beside(candidates)
-    problems = _without_spare(problems, candidates)
+    # A summary that is no use costs nothing where its trace is there.
+    traces = {trace_stem(c.path) for c in candidates if not c.summarized}
+    problems = [(p, what) for p, what in problems if not (p.endswith(SUFFIX) and trace_stem(p) in traces)]
     if not candidates:
         if problems:
             raise _none_readable(path, problems)
@@ -398,17 +400,10 @@ def _why_none(manifest: dict[str, Any]) -> str:
     )
 
 
-def _without_spare(problems: Sequence[tuple[str, str]], candidates: Sequence[Candidate]) -> list[tuple[str, str]]:
-    """A summary that is no use costs nothing where its trace is there."""
-    traces = {trace_stem(c.path) for c in candidates if not c.summarized}
-    return [(p, what) for p, what in problems if not (p.endswith(SUFFIX) and trace_stem(p) in traces)]
-
-
 def _with_steps(
     candidates: Sequence[Candidate], recorded: dict[str, RecordedSteps]
 ) -> tuple[list[Candidate], list[tuple[str, str]]]:
-    """The steps that the capture recorded whole; a summary that was made without knowing them is left out. Of a window
-    that reached its end an earlier version did not ask for them."""
+    """The steps that the capture recorded whole; a summary that was made without knowing them is left out."""
     of_stem = {trace_stem(path): steps for path, steps in recorded.items()}
     kept, outdated = [], []
     for candidate in candidates:

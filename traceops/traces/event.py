@@ -30,7 +30,8 @@ Times = tuple[NDArray[np.int64], NDArray[np.bool_]]  # ns, and which of them are
 
 def first_times_us(text: bytes) -> list[float]:
     """The timestamps in a piece of trace JSON, µs without their sign; 0 for those that cannot be."""
-    return [_magnitude(digits) for digits in _TS.findall(text)]
+    values = (abs(to_float(digits)) for digits in _TS.findall(text))
+    return [us if us < LATEST_NS / 1000 else 0.0 for us in values]
 
 
 def floats_to_ns(values: list[float | None]) -> Times:
@@ -70,11 +71,6 @@ def to_float(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         return math.nan
-
-
-def _magnitude(digits: bytes) -> float:
-    number = to_float(digits)
-    return abs(number) if abs(number) < LATEST_NS / 1000 else 0.0
 
 
 _ABSENT = msgspec.Raw(b"")
@@ -128,6 +124,10 @@ class ExactEvent(RawEvent, gc=False):
     dur: msgspec.Raw = _ABSENT  # type: ignore[assignment]
 
 
+class _WithRawArgs(msgspec.Struct):
+    args: dict[str, msgspec.Raw]
+
+
 def decode_event(value: Any, text: str, event_type: type[RawEvent]) -> RawEvent | None:
     """One event by itself: `value` is what Python's json made of `text`. None if it is no event. Fields that have our
     types are as in the file; whatever else a tool wrote is taken as it is meant: numbers as strings, fields of odd
@@ -151,36 +151,15 @@ def _lenient(value: Any, text: str, event_type: type[RawEvent]) -> RawEvent | No
             value[key] = msgspec.Raw(str(value[key]).encode()) if event_type is ExactEvent else to_float(value[key])
     args = value.get("args")
     if isinstance(args, dict) and (given := [key for key in _RAW if key in args]):
-        raw = _raw_args(text)
+        try:
+            raw = msgspec.json.decode(text, type=_WithRawArgs).args  # as the file has it
+        except (msgspec.DecodeError, RecursionError):
+            raw = {}
         value["args"] = {**args, **{key: raw.get(key, msgspec.Raw(json.dumps(args[key]).encode())) for key in given}}
     try:
         return msgspec.convert(value, event_type, strict=False)
     except msgspec.ValidationError:
         return _salvage(value, event_type)
-
-
-class _OnlyRaw(msgspec.Struct):
-    dims: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input Dims")
-    grid: msgspec.Raw = _ABSENT
-    size: msgspec.Raw = msgspec.field(default=_ABSENT, name="bytes")
-    call_size: msgspec.Raw = msgspec.field(default=_ABSENT, name="size")
-    types: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input type")
-    strides: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input Strides")
-    concrete: msgspec.Raw = msgspec.field(default=_ABSENT, name="Concrete Inputs")
-
-
-class _OnlyArgs(msgspec.Struct):
-    args: _OnlyRaw
-
-
-def _raw_args(text: str) -> dict[str, msgspec.Raw]:
-    """The JSON of _RAW as the file has it, as far as it can be read."""
-    try:
-        args = msgspec.json.decode(text, type=_OnlyArgs).args
-    except (msgspec.DecodeError, RecursionError):
-        return {}
-    values = (args.dims, args.grid, args.size, args.call_size, args.types, args.strides, args.concrete)
-    return {key: raw for key, raw in zip(_RAW, values, strict=True) if raw}
 
 
 def _salvage(value: dict[str, Any], kind: type[_Struct]) -> _Struct:

@@ -218,9 +218,11 @@ _NO_EVENTS = 'it is no Chrome trace: what it lists has no phase ("ph"), as each 
 
 def why_foreign(trace: RankTrace) -> str:
     """What a trace is that holds nothing of torch's profiler; empty for torch's own, and for one that is damaged."""
-    if {category.lower() for category in trace.events.cats} >= _NPU_QUEUES:
+    categories = {category.lower() for category in trace.events.cats}
+    if categories >= _NPU_QUEUES:
         return _NPU
-    if trace.damage or trace.meta != TraceMeta() or any(map(_is_torchs, trace.events.cats)):
+    torchs = any(name in _TORCHS or name.endswith(_ENDINGS) for name in categories)
+    if trace.damage or trace.meta != TraceMeta() or torchs:
         return ""
     # Read the first and the last bytes of the file.
     begin, end = b"", b""
@@ -237,8 +239,3 @@ def why_foreign(trace: RankTrace) -> str:
         return _NO_EVENTS
     what = f"it is a Chrome trace by {maker}" if maker else "it is a Chrome trace, but none of torch's profiler"
     return f"{what}: it holds no event of a kind that torch.profiler writes; ui.perfetto.dev shows it"
-
-
-def _is_torchs(category: str) -> bool:
-    name = category.lower()
-    return name in _TORCHS or name.endswith(_ENDINGS)

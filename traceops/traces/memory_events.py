@@ -69,7 +69,20 @@ def read_memory_events(path: str) -> MemoryEvents | None:
                 left = text[_take(text, found) :][-_TAIL:]
     except (Damaged, msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return _of_one_gpu(found, base)
+    most: dict[int, int] = {}
+    for event in found:
+        if event.args.kind != _HOST:
+            most[event.args.device] = max(most.get(event.args.device, 0), event.args.held)
+    if not most:
+        return None
+    device = max(most, key=lambda number: most[number])
+    own = [event for event in found if event.args.kind != _HOST and event.args.device == device]
+    ts, valid = texts_to_ns([event.ts for event in own])
+    order = np.argsort(ts, kind="stable")  # a file has them by thread
+    rows = [(event.tid, event.args.address, event.args.size, event.args.held) for event in own]
+    events = MemoryEvents(device, ts[order] + base, *np.array(rows, dtype=np.int64)[order].T)
+    adds_up = (np.diff(events.held) == events.size[1:]).all()
+    return events if valid.all() and adds_up else None
 
 
 def _take(text: bytes, found: list[_Event]) -> int:
@@ -86,23 +99,3 @@ def _take(text: bytes, found: list[_Event]) -> int:
         over = end + 1
         at = text.find(_NAME, over)
     return over
-
-
-def _of_one_gpu(found: list[_Event], base: int) -> MemoryEvents | None:
-    most: dict[int, int] = {}
-    for event in found:
-        if event.args.kind != _HOST:
-            most[event.args.device] = max(most.get(event.args.device, 0), event.args.held)
-    if not most:
-        return None
-    device = max(most, key=lambda number: most[number])
-    own = [event for event in found if event.args.kind != _HOST and event.args.device == device]
-    ts, valid = texts_to_ns([event.ts for event in own])
-    order = np.argsort(ts, kind="stable")  # a file has them by thread
-
-    columns = np.array(
-        [(event.tid, event.args.address, event.args.size, event.args.held) for event in own], dtype=np.int64
-    )
-    events = MemoryEvents(device, ts[order] + base, *columns[order].T)
-    adds_up = (np.diff(events.held) == events.size[1:]).all()
-    return events if valid.all() and adds_up else None

@@ -104,8 +104,9 @@ class HeldMemory:
         self._size = rows.size[self._own][event]
         if float(self._size.sum(dtype=np.float64)) >= 2**62:
             raise ValueError("sizes that no memory has")
-        self._first = _changes(self._address)
-        self._last = np.r_[self._first[1:], True] if len(event) else self._first
+        changes = self._address[1:] != self._address[:-1]
+        self._first = np.r_[True, changes][: len(event)]
+        self._last = np.r_[changes, True][: len(event)]
 
     @cached_property
     def before(self) -> Longs:
@@ -205,10 +206,6 @@ class HeldMemory:
         return at, known[at] == address
 
 
-def _changes(values: Longs) -> Flags:
-    return np.r_[True, values[1:] != values[:-1]] if len(values) else np.zeros(0, np.bool_)
-
-
 def _column(place: NDArray[np.integer[Any]], places: Longs) -> NDArray[np.uint8]:
     """The position of each place among `places`, their number for others."""
     if not len(places):
@@ -272,7 +269,9 @@ class DeviceSnapshot(Struct, frozen=True):
 def read_snapshot(path: Path) -> tuple[DeviceSnapshot, ...]:
     """The devices of a snapshot that hold or held something. Raises InputError for what is no snapshot."""
     try:
-        return _devices(read_rows(path))
+        rows = read_rows(path)
+        numbers = {*rows.segments["device"].tolist(), *np.flatnonzero(rows.traces["count"]).tolist()}
+        return tuple(_device(number, rows) for number in sorted(numbers))
     except FileNotFoundError:
         raise InputError(f"{path} does not exist{near_path(str(path))}") from None
     except OSError as error:
@@ -284,12 +283,6 @@ def read_snapshot(path: Path) -> tuple[DeviceSnapshot, ...]:
             f"{path} is not a memory snapshot of torch: parts that torch.cuda.memory._dump_snapshot writes are missing "
             f"({error!r})"
         ) from error
-
-
-def _devices(rows: SnapshotRows) -> tuple[DeviceSnapshot, ...]:
-    counts = rows.traces["count"]
-    numbers = sorted({*rows.segments["device"].tolist(), *np.flatnonzero(counts).tolist()})
-    return tuple(_device(number, rows) for number in numbers)
 
 
 def _device(number: int, rows: SnapshotRows) -> DeviceSnapshot:

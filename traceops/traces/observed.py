@@ -116,17 +116,12 @@ def read_observed(root: str, rank: int) -> tuple[Observed | None, str | None]:
         steps = steps[: unknown[0]]
         problem = f"{folder}/{STEPS_FILE} is damaged: of its steps the first {len(steps)} are used"
     lines = _bytes(f"{folder}/{OBSERVED_FILE}") or b""
-    loaders = tuple(Observed(rank, first, _begun(raw), steps[:0], **_read_lines(raw)) for raw in _loaders(folder))
+    paths = [] if is_remote(folder) else sorted(Path(folder).glob(LOADER_GLOB))[:_MOST_LOADERS]
+    logs = (_bytes(str(path)) or b"" for path in paths)
+    loaders = tuple(Observed(rank, first, _begun(log), steps[:0], **_read_lines(log)) for log in logs)
     tells = told.get("core_waits") is True
     read = Observed(rank, first, began, steps, **_read_lines(lines), loaders=loaders, core_waits=tells)
     return read, problem
-
-
-def _loaders(folder: str) -> Iterator[bytes]:
-    """What workers of the rank's data loaders wrote, where the folder is a local one."""
-    if not is_remote(folder):
-        for path in sorted(Path(folder).glob(LOADER_GLOB))[:_MOST_LOADERS]:
-            yield _bytes(str(path)) or b""
 
 
 def read_machines(root: str) -> list[MachineLog]:

@@ -99,30 +99,23 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _is_world(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_RANKS
-
-
-def _are_hosts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(host, str) for host in value)
+def _is_whole(value: Any, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def _are_ranks(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(rank, dict) and _is_rank(rank.get("rank", 0)) for rank in value)
-
-
-def _is_rank(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_RANKS
+    entries = value if isinstance(value, list) else [None]
+    return all(isinstance(one, dict) and _is_whole(one.get("rank", 0), 0, MOST_RANKS - 1) for one in entries)
 
 
 _VALID: dict[str, Callable[[Any], bool]] = {
     "name": _is_text,
-    "world_size": _is_world,
+    "world_size": lambda value: _is_whole(value, 1, MOST_RANKS),
     "strategy": _is_text,
     "backend": _is_text,
     "torch_version": _is_text,
     "nccl_version": _is_text,
-    "hosts": _are_hosts,
+    "hosts": lambda value: isinstance(value, list) and all(map(_is_text, value)),
     "ranks": _are_ranks,
     "training": lambda value: isinstance(value, dict),
     "unprofiled_step_ms": is_step_time,

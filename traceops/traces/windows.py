@@ -254,7 +254,9 @@ def assign_ranks(candidates: list[Candidate]) -> tuple[list[TraceFile], list[str
             else ((candidate.rank_inside, "metadata"), (candidate.rank_in_name, "name"))
         )
         rank, source = first if first[0] is not None else second
-        worker = _worker(candidate.trace) or _of_process(candidate)
+        worker = _worker(candidate.trace)
+        if worker is None and candidate.process is not None:
+            worker = str(PurePosixPath(candidate.trace).parent), f"pid {candidate.process}"
         if rank is None and worker in of_worker:  # another window of the same process
             rank, source = of_worker[worker], "order"
         elif rank is None:
@@ -293,12 +295,6 @@ def host_in_name(path: str, pid: int | None) -> str | None:
     worker = _worker(_OF_WINDOW.sub("", path))
     host = worker[1].removesuffix(f"_{pid}") if worker is not None and pid is not None else ""
     return host if worker is not None and host and host != worker[1] else None
-
-
-def _of_process(candidate: Candidate) -> tuple[str, str] | None:
-    if candidate.process is None:
-        return None
-    return str(PurePosixPath(candidate.trace).parent), f"pid {candidate.process}"
 
 
 def join_beside(candidates: list[Candidate]) -> list[Candidate]:

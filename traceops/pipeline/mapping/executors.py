@@ -252,7 +252,14 @@ def map_files(
     time, None for as many as there are cores or workers. `meanwhile` is called as soon as all have something to do."""
     left = sorted(files, key=lambda file: -file.size_bytes)
     if executor is not None:
-        left = _on_others(do, left, taker, jobs, executor, meanwhile)
+        with open_workers(executor, jobs) as workers:
+            run = _Run(do, taker, workers)
+            left = [file for part in run(left, meanwhile) for file in part]
+            if not (isinstance(executor, Executor) and run.broken):
+                for file in left:  # one at a time: it may have been another on the same worker that killed it
+                    if any(run([file])):
+                        taker.fail(file, f"no worker brought it to an end ({run.why})")
+                left = []
     most = jobs or cores()
     while left and most:
         try:
@@ -268,26 +275,6 @@ def map_files(
                     taker.fail(file, _KILLED)
     for file in left:  # the system gives us no process but this one
         taker.take(file, do(file), elsewhere=False)
-
-
-def _on_others(
-    do: Callable[[TraceFile], Given],
-    files: Sequence[TraceFile],
-    taker: Taker[Given],
-    jobs: int | None,
-    executor: str | Executor,
-    meanwhile: Callable[[], None] | None,
-) -> list[TraceFile]:
-    """The same on workers that somebody else started; returns the files that an executor which broke left."""
-    with open_workers(executor, jobs) as workers:
-        run = _Run(do, taker, workers)
-        lost, left = run(files, meanwhile)
-        if isinstance(executor, Executor) and run.broken:
-            return [*lost, *left]
-        for file in (*lost, *left):  # one at a time: it may have been another on the same worker that killed it
-            if any(run([file])):
-                taker.fail(file, f"no worker brought it to an end ({run.why})")
-    return []
 
 
 class _NoProcess(Exception):

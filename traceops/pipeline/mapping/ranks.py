@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -40,9 +40,6 @@ from traceops.traces.windows import SUFFIX, SummaryHeader, trace_stem
 from traceops.version import __version__
 
 # The line that says how far the reading of traces is: ranks, MB, MB/s, time left.
-
-if TYPE_CHECKING:
-    pass
 
 _MOMENT_S = 0.5  # what takes no longer needs no line
 _BETWEEN_S = 0.1

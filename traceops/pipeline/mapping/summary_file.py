@@ -239,21 +239,9 @@ def _conditions(summary: RankSummary) -> Iterator[tuple[str, bool]]:
     unheld = program.unheld
     yield "program", unheld.start.shape == unheld.end.shape == (len(unheld.start),)
     yield "program", _in_turn(unheld)
-    yield (
-        "program",
-        all(
-            _within(times, -_MOST_TIME, _MOST_TIME)
-            for times in (
-                program.ready,
-                program.own,
-                program.host,
-                program.join_start,
-                program.join_end,
-                program.spell_start,
-                program.spell_end,
-            )
-        ),
-    )
+    edges_of_waits = (program.join_start, program.join_end, program.spell_start, program.spell_end)
+    times_of_host = (program.ready, program.own, program.host)
+    yield "program", all(_within(own, -_MOST_TIME, _MOST_TIME) for own in (*times_of_host, *edges_of_waits))
     yield "program", program.host.shape == program.host_input.shape == (count + steps + 1,)
     syncs, waits = program.syncs, len(program.syncs.done)
     yield "program", all(own.shape == (waits,) for own in (syncs.done, syncs.end, syncs.host, syncs.host_input))
@@ -262,18 +250,8 @@ def _conditions(summary: RankSummary) -> Iterator[tuple[str, bool]]:
     yield "program", program.syncs_before.shape == program.host.shape and _within(program.syncs_before, 0, waits + 1)
     yield "timeline", program.painted.shape == (steps, PAINTED) and _within(program.painted, 0, EXPOSED + 1)
     inventory = summary.inventory
-    yield (
-        "inventory",
-        all(
-            column.shape == (steps,)
-            for column in (
-                inventory.step_kernels,
-                inventory.step_collectives,
-                inventory.step_bytes,
-                inventory.step_blocking,
-            )
-        ),
-    )
+    counts = (inventory.step_kernels, inventory.step_collectives, inventory.step_bytes, inventory.step_blocking)
+    yield "inventory", all(column.shape == (steps,) for column in counts)
     yield "kernels", all(kernel.count > 0 for kernel in summary.kernels)
     yield "stacks", all(one.host_ns.shape == (steps,) for one in summary.stacks)
     yield "stacks", all(one.idle_ns.shape == (len(IDLE), steps) for one in summary.stacks)
