@@ -10,6 +10,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -114,14 +115,10 @@ def does(file: str, function: str) -> str | None:
 
 def _without_gradients(frames: Sequence[SampledFrame], stack: Sequence[int], trained: set[tuple[str, str]]) -> Purpose:
     """Whether a function that is decorated so, and trains nowhere, has a module called, or a line in such a block."""
-    for at in _blocks(frames, stack):
+    decorated = (at for at in _decorated(frames, stack) if _key(frames[stack[at]]) not in trained)
+    for at in chain(_blocks(frames, stack), decorated):
         calls = any(_is_call(frames[number]) for number in stack[at + 1 :])
         if calls and not any(_optimizes(frames[number]) for number in stack[: at + 1]):
-            return Purpose("inference", stack[at])
-    for at in _decorated(frames, stack):
-        calls = any(_is_call(frames[number]) for number in stack[at + 1 :])
-        optimizes = any(_optimizes(frames[number]) for number in stack[: at + 1])
-        if calls and not optimizes and _key(frames[stack[at]]) not in trained:
             return Purpose("inference", stack[at])
     return Purpose()
 

@@ -61,19 +61,11 @@ def measure_kernels(events: Events, activity: Activity, steps: StepBounds) -> tu
     at = (dur == high.take(group)).nonzero()[0][::-1]  # of several the first
     longest[group[at]] = np.where(kinds[at] == MEMORY, -1, events.shape[rows[at]])
     order = (-total).argsort(kind="stable")
-    shapes = (*events.shapes, "")
+    shapes = np.array((*events.shapes, ""), dtype=object)[longest]
+    columns = (values, count, total / 1000.0, low / 1000.0, high / 1000.0, blocks, shapes)
     return tuple(
         KernelStats(events.names[name], KIND_NAMES[kind], *known)
-        for (name, kind), *known in zip(
-            values[order].tolist(),
-            count[order].tolist(),
-            (total / 1000.0)[order].tolist(),
-            (low / 1000.0)[order].tolist(),
-            (high / 1000.0)[order].tolist(),
-            blocks[order].tolist(),
-            [shapes[shape] for shape in longest[order].tolist()],
-            strict=True,
-        )
+        for (name, kind), *known in zip(*(column[order].tolist() for column in columns), strict=True)
     )
 
 

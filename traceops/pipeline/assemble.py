@@ -71,15 +71,9 @@ from traceops.traces.run_manifest import step_kinds
 # Reports of captures that recorded no step whole: they are of no time.
 
 _OF_STEPS = (
-    "step_time_ms",
-    "exposed_comm_ms",
-    "wait_ms",
-    "transfer_ms",
-    "caused_wait_ms",
-    "late_share",
-    "input_ms",
+    "step_time_ms", "exposed_comm_ms", "wait_ms", "transfer_ms", "caused_wait_ms", "late_share", "input_ms",
     *(f"{bucket}_ms" for bucket in BUCKETS),
-)
+)  # fmt: skip
 
 
 def without_time(report: Report) -> Report:

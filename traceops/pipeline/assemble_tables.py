@@ -11,7 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
-from traceops.across.rank_times import Experts, Passes, RankTimes
+from traceops.across.rank_times import Passes, RankTimes
 from traceops.across.replay.what_if import WORK_SHARED
 from traceops.compute.model import KernelWork, OperatorTime, RankCompute, judged_rank
 from traceops.core.arrays import Int, median, percentiles
@@ -180,33 +180,34 @@ def ms_of(ns: Any) -> float:
 
 def expert_rows(run: CrossRank) -> tuple[ExpertsRow, ...]:
     """report.json's experts: a row for each group of ranks that shares them."""
-    return tuple(_experts_row(run, own) for own in run.experts)
-
-
-def _experts_row(run: CrossRank, own: Experts) -> ExpertsRow:
-    reference = run.reference(own.ranks)
-    saved = None if run.replay is None else run.replay.what_if.saved_ns(WORK_SHARED)
-    return ExpertsRow(
-        ranks=own.ranks,
-        layers=own.layers,
-        imbalance=stored(own.mean_imbalance),
-        imbalance_by_step=tuple(StepImbalance(step=step, share=stored(n)) for step, n in own.imbalance),
-        dispatch_ms=stored(own.dispatch_ns / 1e6),
-        combine_ms=stored(own.combine_ns / 1e6),
-        dispatch_gbs=None if own.dispatch_gbs is None else stored(own.dispatch_gbs),
-        combine_gbs=None if own.combine_gbs is None else stored(own.combine_gbs),
-        reference_gbs=None if reference is None else stored(reference.busbw_gbs),
-        even_saves_ms=None if saved is None else stored(max(saved, 0.0) / 1e6),
-        times=tuple(
-            ExpertTimesRow(
-                rank=times.rank,
-                layer=times.layer,
-                received_bytes=round(times.received),
-                compute_ms=stored(times.compute / 1e6),
+    rows = []
+    for own in run.experts:
+        reference = run.reference(own.ranks)
+        saved = None if run.replay is None else run.replay.what_if.saved_ns(WORK_SHARED)
+        rows.append(
+            ExpertsRow(
+                ranks=own.ranks,
+                layers=own.layers,
+                imbalance=stored(own.mean_imbalance),
+                imbalance_by_step=tuple(StepImbalance(step=step, share=stored(n)) for step, n in own.imbalance),
+                dispatch_ms=stored(own.dispatch_ns / 1e6),
+                combine_ms=stored(own.combine_ns / 1e6),
+                dispatch_gbs=None if own.dispatch_gbs is None else stored(own.dispatch_gbs),
+                combine_gbs=None if own.combine_gbs is None else stored(own.combine_gbs),
+                reference_gbs=None if reference is None else stored(reference.busbw_gbs),
+                even_saves_ms=None if saved is None else stored(max(saved, 0.0) / 1e6),
+                times=tuple(
+                    ExpertTimesRow(
+                        rank=times.rank,
+                        layer=times.layer,
+                        received_bytes=round(times.received),
+                        compute_ms=stored(times.compute / 1e6),
+                    )
+                    for times in own.times
+                ),
             )
-            for times in own.times
-        ),
-    )
+        )
+    return tuple(rows)
 
 
 _TOLD: dict[str, Precision] = {"bf16": "bf16", "fp16": "fp16", "fp64": "fp64"}  # fp32 may run as tf32

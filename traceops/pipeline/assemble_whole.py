@@ -227,11 +227,9 @@ def _over_time(snapshots: Mapping[int, DeviceSnapshot]) -> MemoryOverTime | None
 # A flame graph a rank, from looks at its host: a file for https://www.speedscope.app.
 
 _RUNNER = (
-    "/traceops/capture/as_script.py",
-    "/traceops/capture/script.py",
-    "/traceops/capture/run_as_main.py",
+    "/traceops/capture/as_script.py", "/traceops/capture/script.py", "/traceops/capture/run_as_main.py",
     "<frozen runpy>",
-)
+)  # fmt: skip
 
 
 def flame_file(rank: int) -> str:

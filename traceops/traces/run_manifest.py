@@ -109,12 +109,8 @@ def _are_ranks(value: Any) -> bool:
 
 
 _VALID: dict[str, Callable[[Any], bool]] = {
-    "name": _is_text,
+    **dict.fromkeys(("name", "strategy", "backend", "torch_version", "nccl_version"), _is_text),
     "world_size": lambda value: _is_whole(value, 1, MOST_RANKS),
-    "strategy": _is_text,
-    "backend": _is_text,
-    "torch_version": _is_text,
-    "nccl_version": _is_text,
     "hosts": lambda value: isinstance(value, list) and all(map(_is_text, value)),
     "ranks": _are_ranks,
     "training": lambda value: isinstance(value, dict),

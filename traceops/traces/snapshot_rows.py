@@ -36,13 +36,9 @@ _LIBRARIES = (
 # Frames of C++, which torch records unless it is told not to: on a GPU's thread backward has no others.
 _NODE = re.compile(r"torch::autograd::(?:generated::)?(\w+)::apply\b")
 _ALLOCATING = (
-    "torch::unwind",
-    "torch::CapturedTraceback",
-    "torch::cuda::(anonymous namespace)::gather",
-    "c10::cuda::CUDACachingAllocator",
-    "at::detail::",
-    "at::TensorBase at::detail::",
-)
+    "torch::unwind", "torch::CapturedTraceback", "torch::cuda::(anonymous namespace)::gather",
+    "c10::cuda::CUDACachingAllocator", "at::detail::", "at::TensorBase at::detail::",
+)  # fmt: skip
 _PAGE_HEAD = 512
 _IN_PAGE = re.compile(rb'"base64": ?"([A-Za-z0-9+/=]+)"')
 _MOST_NAME = 80  # letters of a function with templates

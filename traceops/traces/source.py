@@ -203,14 +203,9 @@ def _of_archive(file: IO[bytes]) -> Iterator[bytes]:
     """The only file of a zip archive."""
     zipfile = _module("zipfile", "zip")
     damage: tuple[type[Exception], ...] = (
-        zipfile.BadZipFile,
-        zlib.error,
-        NotImplementedError,
-        EOFError,
-        OSError,
+        zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, OSError, struct.error,
         ValueError,  # of a name, a date or a length that a bad byte made
-        struct.error,
-    )
+    )  # fmt: skip
     try:
         with zipfile.ZipFile(file) as archive:
             members = [one for one in archive.infolist() if not one.is_dir() and not one.filename.startswith(OF_FINDER)]

@@ -7,7 +7,7 @@ import re
 import stat
 import struct
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -221,10 +221,7 @@ def trace_stem(path: str) -> str:
 
 def without_other_runs(candidates: list[Candidate]) -> tuple[list[Candidate], list[tuple[str, str]]]:
     """Leave out traces whose world size differs from that of most files: they are of another run."""
-    counts: dict[int, int] = defaultdict(int)
-    for candidate in candidates:
-        if candidate.world_size is not None:
-            counts[candidate.world_size] += 1
+    counts = Counter(c.world_size for c in candidates if c.world_size is not None)
     if len(counts) < 2:
         return candidates, []
     world = max(counts, key=lambda size: (counts[size], size))

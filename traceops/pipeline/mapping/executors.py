@@ -35,13 +35,8 @@ _TLS_HINT = (
 )
 # What the future of a task raises that never ran to its end: its worker died, was lost, or lacks traceops.
 _UNDONE: tuple[type[Exception], ...] = (
-    BrokenExecutor,
-    CancelledError,
-    OSError,
-    RuntimeError,
-    ImportError,
-    AttributeError,
-)
+    BrokenExecutor, CancelledError, OSError, RuntimeError, ImportError, AttributeError,
+)  # fmt: skip
 
 
 class WorkerPool(Struct, frozen=True):
