@@ -185,14 +185,9 @@ def rates_of(found: dict[str, list[tuple[float, float]]]) -> Rates:
         return _rising(found[kind]) if found.get(kind) else tuple((at, tensor * own) for at, own in shipped)
 
     made = Rates(
-        half=half,
-        units=units,
-        simt=rate.get("simt", tensor * H200.simt),
-        fp64=rate.get("fp64", tensor * H200.fp64),
-        forward=attended("forward", H200.forward),
-        backward=attended("backward", H200.backward),
-        memory=memory,
-    )
+        half=half, units=units, simt=rate.get("simt", tensor * H200.simt), fp64=rate.get("fp64", tensor * H200.fp64),
+        forward=attended("forward", H200.forward), backward=attended("backward", H200.backward), memory=memory,
+    )  # fmt: skip
     if not is_usable(made):
         raise InputError("doctor --compute: what was measured is no table of speeds")
     return made

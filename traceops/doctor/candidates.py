@@ -243,12 +243,9 @@ def node_context_of(machine: Machine, environ: Mapping[str, str]) -> NodeContext
     addresses, states = psutil.net_if_addrs(), psutil.net_if_stats()
     named = [name for name in sorted(states) if states[name].isup and not _INSIDE_ONLY.match(name)]
     return NodeContext(
-        machine.host or "",
-        environment_that_matters(environ),
-        visible_gpus(machine, environ),
-        tuple(name for name in named if any(map(_leads_out, addresses.get(name, [])))),
-        tuple(hcas),
-    )
+        machine.host or "", environment_that_matters(environ), visible_gpus(machine, environ),
+        tuple(name for name in named if any(map(_leads_out, addresses.get(name, [])))), tuple(hcas),
+    )  # fmt: skip
 
 
 def costly_variables(environ: Mapping[str, str], machine: Machine, backend: str, devices: int) -> tuple[str, ...]:

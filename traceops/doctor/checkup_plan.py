@@ -208,18 +208,12 @@ class CheckupPlan:
         counts = self.runner.counts
         state = self.state
         return Situation(
-            self.runner.backend,
-            sum(counts) if self.scope == "all" else max(counts),
-            len(counts) if self.scope == "all" else 1,
-            merged,
-            tuple(sorted(set.intersection(*shared))),
-            tuple(dict.fromkeys(hca for one in self.contexts for hca in one.hcas)),
-            state.transports,
-            state.failed,
-            self.is_slow(first, self.scope) or bool(state.slow_pairs),
-            self.costly,
+            self.runner.backend, sum(counts) if self.scope == "all" else max(counts),
+            len(counts) if self.scope == "all" else 1, merged, tuple(sorted(set.intersection(*shared))),
+            tuple(dict.fromkeys(hca for one in self.contexts for hca in one.hcas)), state.transports, state.failed,
+            self.is_slow(first, self.scope) or bool(state.slow_pairs), self.costly,
             any(trial.outcome == "hung" for trial in first.trials),
-        )
+        )  # fmt: skip
 
     def _attempt(self, situation: Situation) -> Callable[[EnvironmentChange], TriedChange]:
         works, tried = False, False

@@ -45,13 +45,9 @@ class Runner(Struct, frozen=True):
         return tuple(self.gpus[device] for device in self.devices) if self.gpus else self.devices
 
     def job(
-        self,
-        stages: Collection[str],
-        change: EnvironmentChange,
-        deadlines_s: Mapping[str, float],
-        sizes: tuple[int, ...] = (),
-        budget_s: float = 10.0,
-    ) -> Job:
+        self, stages: Collection[str], change: EnvironmentChange, deadlines_s: Mapping[str, float],
+        sizes: tuple[int, ...] = (), budget_s: float = 10.0,
+    ) -> Job:  # fmt: skip
         """A job on this node that tests these stages under a change; the other fields are those of Job."""
         ordered = tuple(stage for stage in STAGES if stage in stages)
         return Job(
@@ -221,15 +217,10 @@ def assess(trials: Sequence[Trial], machine: Machine | None = None) -> Assessmen
     hopeless, cause = next(((trial.message, trial.cause) for trial in bad if trial.cause), ("", None))
     few = [trial.failed for trial in bad if 0 < len(trial.failed) <= min(_MOST_SHARED, (len(trial.gpus) - 1) // 2)]
     return Assessment(
-        frozenset(trial.name for trial in bad),
-        frozenset(way for trial in trials for way in trial.transports),
-        large_all_reduce(rows),
-        tuple(bad_pairs),
-        slow_pairs(rows, machine),
-        hopeless,
-        cause,
+        frozenset(trial.name for trial in bad), frozenset(way for trial in trials for way in trial.transports),
+        large_all_reduce(rows), tuple(bad_pairs), slow_pairs(rows, machine), hopeless, cause,
         named=next(iter(few), ()),
-    )
+    )  # fmt: skip
 
 
 def assess_each(trials: Sequence[Trial], hosts: Sequence[str], machines: Sequence[Machine]) -> Assessment:

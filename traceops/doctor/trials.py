@@ -204,14 +204,11 @@ def _trial(
         notes = [found["text"] for child in ranks for found in child.reports.of(stage, "note")]
         outcome, message = "not_evaluated" if skipped else "ok", "; ".join(dict.fromkeys(skipped + notes))
     return replace(
-        _bare(job, stage, outcome, ended.seconds, message),
-        said=said,
-        measured=_measured(job, ranks, stage),
-        transports=transports,
-        pairs=_pairs(job, ranks, stage, ended.how) if stage == "pairs" else (),
+        _bare(job, stage, outcome, ended.seconds, message), said=said, measured=_measured(job, ranks, stage),
+        transports=transports, pairs=_pairs(job, ranks, stage, ended.how) if stage == "pairs" else (),
         failed=tuple(_gpu(job, child.rank) for child in _causes(ranks)) if outcome == "failed" else (),
         cause=None if ended.how == "done" else _cause(ranks, ended.how, (message, *said)),
-    )
+    )  # fmt: skip
 
 
 def _cause(ranks: Sequence[WorkerProcess], how: How, texts: Sequence[str]) -> FailureCause | None:

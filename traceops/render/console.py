@@ -57,12 +57,9 @@ class WrappedPrinter:
         text = "".join(part for part, _ in parts)
         style = parts[0][1] if parts else ""
         lines = textwrap.wrap(
-            self._signs(text).strip(),
-            self._console.width,
-            initial_indent=" " * (len(text) - len(text.lstrip(" "))),
-            subsequent_indent=" " * hanging,
-            break_on_hyphens=False,
-        )
+            self._signs(text).strip(), self._console.width, initial_indent=" " * (len(text) - len(text.lstrip(" "))),
+            subsequent_indent=" " * hanging, break_on_hyphens=False,
+        )  # fmt: skip
         for line in lines or [""]:
             self._console.print(plain(line, style), soft_wrap=True)
 
@@ -76,13 +73,9 @@ class WrappedPrinter:
         styles: of cells, by their `css`. A header without words is left out.
         """
         shown = Table(
-            box=None,
-            pad_edge=False,
-            header_style="dim",
-            caption_justify="left",
-            caption=self._signs(table.note) or None,
-            show_header=any(column.label for column in table.columns),
-        )
+            box=None, pad_edge=False, header_style="dim", caption_justify="left",
+            caption=self._signs(table.note) or None, show_header=any(column.label for column in table.columns),
+        )  # fmt: skip
         rows = [[self._signs(cell.text) for cell in row] for row in table.rows]
         for place, column in enumerate(table.columns):
             shown.add_column(

@@ -29,13 +29,9 @@ class Lines(Struct, frozen=True):
 
 
 def table_lines(
-    header: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    left: Collection[int],
-    width: int,
-    bars: int | None = None,
+    header: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int], width: int, bars: int | None = None,
     more: str = "…",
-) -> list[Lines]:
+) -> list[Lines]:  # fmt: skip
     """A table as lines, columns to the right but for those in `left`.
 
     Without space, `bars` are drawn shorter (text in them is cut, which `more` shows) or left out first; then headers
@@ -189,13 +185,9 @@ class Printer:
             self._console.print(shown)
 
     def table(
-        self,
-        header: Sequence[str],
-        rows: Sequence[Sequence[str]],
-        left: Collection[int],
-        caption: str = "",
+        self, header: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int], caption: str = "",
         bars: int | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Columns under their names, to the right but for those in `left`; without space, `bars` are cut off."""
         names = [self._signs(name) for name in header]
         shown = [[self._signs(cell) for cell in row] for row in rows]

@@ -180,14 +180,9 @@ class AddedPackets:
             yield self._packets.counter(uuid, sorted(delays))
 
     def _waiting(
-        self,
-        place: Iterator[int],
-        parent: int,
-        order: int,
-        words: str,
-        bundles: dict[int, tuple[Slice, ...]],
+        self, place: Iterator[int], parent: int, order: int, words: str, bundles: dict[int, tuple[Slice, ...]],
         rank: int,
-    ) -> Iterator[bytes]:
+    ) -> Iterator[bytes]:  # fmt: skip
         """Waiting and the transfer behind it: each pair on one row, as many rows as overlapping pairs need."""
         spans = [(bundle[0].start, bundle[-1].end) for bundle in bundles.values()]
         rows: dict[int, list[int]] = defaultdict(list)
@@ -277,17 +272,10 @@ class Timeline(Struct, frozen=True):
 
 
 def write_timeline(
-    found: Discovery,
-    window: Window,
-    output: Path,
-    *,
-    ranks: Sequence[int] | None = None,
-    steps: Sequence[int] | None = None,
-    jobs: int | None = None,
-    progress: Progress | None = None,
-    around: str | None = None,
-    announce: Callable[[Expected], None] | None = None,
-) -> Timeline:
+    found: Discovery, window: Window, output: Path, *, ranks: Sequence[int] | None = None,
+    steps: Sequence[int] | None = None, jobs: int | None = None, progress: Progress | None = None,
+    around: str | None = None, announce: Callable[[Expected], None] | None = None,
+) -> Timeline:  # fmt: skip
     """Write the chosen ranks and steps (None: all) of one capture window, gzipped if named .gz.
 
     Chrome's JSON where the file's name ends in .json or .json.gz, else Perfetto's own packets. `around`: a finding
@@ -344,15 +332,9 @@ def write_timeline(
 
 
 def _joined(
-    folder: Path,
-    output: Path,
-    found: Discovery,
-    tasks: Sequence[PartTask],
-    parts: Sequence[RankPart],
-    run: CrossRank | None,
-    findings: Sequence[Finding],
-    notes: tuple[str, ...],
-) -> Timeline:
+    folder: Path, output: Path, found: Discovery, tasks: Sequence[PartTask], parts: Sequence[RankPart],
+    run: CrossRank | None, findings: Sequence[Finding], notes: tuple[str, ...],
+) -> Timeline:  # fmt: skip
     """Join the parts of the ranks and what traceops adds, in a file that appears whole."""
     own, span = [part.piece for part in parts if part.piece], _span(found, parts)
     shown = {task.rank: task.shown for task in tasks}
@@ -376,15 +358,11 @@ def _joined(
     join(pieces, folder / output.name)
     os.replace(folder / output.name, output)  # noqa: PTH105
     return Timeline(
-        path=output,
-        size_bytes=output.stat().st_size,
-        ranks=tuple(part.rank for part in parts if part.events),
-        events=sum(part.events for part in parts),
-        added=added,
-        duration_ns=span[1] - span[0],
+        path=output, size_bytes=output.stat().st_size, ranks=tuple(part.rank for part in parts if part.events),
+        events=sum(part.events for part in parts), added=added, duration_ns=span[1] - span[0],
         problems=(*found.problems, *((part.path, "; ".join(part.damage)) for part in parts if part.damage)),
         notes=notes,
-    )
+    )  # fmt: skip
 
 
 def _span(found: Discovery, parts: Sequence[RankPart]) -> tuple[int, int]:
@@ -398,14 +376,9 @@ def _span(found: Discovery, parts: Sequence[RankPart]) -> tuple[int, int]:
 
 
 def _write_added(
-    path: Path,
-    root: str,
-    tasks: Sequence[PartTask],
-    run: CrossRank | None,
-    findings: Sequence[Finding],
-    shown: Mapping[int, ShownRank],
-    span: tuple[int, int],
-) -> tuple[int, CompressedPiece]:
+    path: Path, root: str, tasks: Sequence[PartTask], run: CrossRank | None, findings: Sequence[Finding],
+    shown: Mapping[int, ShownRank], span: tuple[int, int],
+) -> tuple[int, CompressedPiece]:  # fmt: skip
     """The last piece: the tracks traceops adds, and what follows the events; and how many events it adds."""
     added = 0
     encode = msgspec.json.Encoder().encode

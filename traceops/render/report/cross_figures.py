@@ -59,7 +59,8 @@ def lateness_figure(report: Report, ranks: Sequence[int] | None = None) -> Figur
     judged = {rank for rank, _ in cells}
     chosen = [rank for rank in (shown_ranks(report) if ranks is None else ranks) if rank in judged]
     steps = sorted({step for _, step in cells}, key=lambda step: -1 if step is None else step)[-MOST_STEPS:]
-    grid = [[_caused(cells.get((rank, step))) for step in steps] for rank in chosen]
+    shown = [[cells.get((rank, step)) for step in steps] for rank in chosen]
+    grid = [[None if row is None else rounded(row.caused_wait_ms) for row in line] for line in shown]
     known = [value for line in grid for value in line if value is not None] or [0.0]
     median = report.summary.step_time_ms.median or 0.0
     heat = {
@@ -67,7 +68,7 @@ def lateness_figure(report: Report, ranks: Sequence[int] | None = None) -> Figur
         "zmin": 0.0,
         "zmax": max(*known, 0.1 * median, 1e-3),
         "colorscale": [[0, "#fbf6f1"], [1, COMM_WAIT.colour]],
-        "hovertext": [[_split_text(cells.get((rank, step))) for step in steps] for rank in chosen],
+        "hovertext": [[_split_text(row) for row in line] for line in shown],
         "hovertemplate": hover("caused"),
     }
     columns = ["window" if step is None else f"step {step}" for step in steps]
@@ -200,10 +201,6 @@ def _size_ticks(low: float, high: float) -> dict[str, list[Any]]:
         if power >= 0 and low <= math.log10(digit * 10**power) <= high
     ]
     return {"tickvals": values, "ticktext": [size_text(value).replace(".0 ", " ") for value in values]}
-
-
-def _caused(row: LatenessRow | None) -> float | None:
-    return None if row is None else rounded(row.caused_wait_ms)
 
 
 def _split_text(row: LatenessRow | None) -> str:

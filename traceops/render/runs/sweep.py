@@ -63,14 +63,10 @@ def describe(found: SweepDocument) -> Document:
     why = why_text(found)
     own = Section("combinations", "Combinations", (TableBlock(_table(found)), *([soft(why)] if why else [])))
     return Document(
-        title=f"{found.name}: sweep",
-        heading=spans(found.name),
-        command="traceops sweep",
-        verdict=verdict(found),
-        intro=(),
-        sections=(own, *(sections(found.runs, linked=True) if found.runs else ())),
+        title=f"{found.name}: sweep", heading=spans(found.name), command="traceops sweep", verdict=verdict(found),
+        intro=(), sections=(own, *(sections(found.runs, linked=True) if found.runs else ())),
         footer=texts("runs", "sweep")["footer"],
-    )
+    )  # fmt: skip
 
 
 def verdict(found: SweepDocument) -> Headline:

@@ -94,13 +94,9 @@ def shape_of(machine: Machine, measured: Sequence[Measured] = (), ways: Sequence
 
 
 def _node(
-    machine: Machine,
-    key: int | str | None,
-    places: Mapping[str, int | str | None],
-    pairs: Sequence[Pair],
-    say: _Speaker,
-    nodes: int,
-) -> Node:
+    machine: Machine, key: int | str | None, places: Mapping[str, int | str | None], pairs: Sequence[Pair],
+    say: _Speaker, nodes: int,
+) -> Node:  # fmt: skip
     """What lies in one NUMA node. pairs: those without links."""
     gpus = tuple(gpu for gpu in machine.gpus if places[gpu.label] == key)
     nics = tuple(nic for nic in machine.nics if places[nic.label] == key)

@@ -46,13 +46,9 @@ _CONTROL = re.compile(f"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f{''.join(map(chr, TU
 def environment() -> Environment:
     """Escapes every value, whatever a template is called. `unbroken` keeps '57 %' in one line."""
     made = Environment(
-        loader=FileSystemLoader(bundled("templates")),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        bytecode_cache=_CompiledBesideThem(),
-    )
+        loader=FileSystemLoader(bundled("templates")), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, bytecode_cache=_CompiledBesideThem(),
+    )  # fmt: skip
     made.filters["unbroken"] = lambda text: _BEFORE_PERCENT.sub("\u00a0", text)
     return made
 
