@@ -1,8 +1,6 @@
-"""What this machine's GPU attains, measured: products, attention, and operators that only move data.
-
-Speeds are work over the durations of kernels as torch.profiler records them, as in traces. Work is the least there is:
-the operations of the result, and each input read and each output written once.
-"""
+"""What this machine's GPU attains, measured: products, attention, and operators that only move data. Speeds are work
+over the durations of kernels as torch.profiler records them, as in traces. Work is the least there is: the operations
+of the result, and each input read and each output written once."""
 
 from __future__ import annotations
 

@@ -27,8 +27,7 @@ class Situation(Struct, frozen=True):
     environ: variables of all nodes, those of node 0 before the others'. world: ranks of all nodes. interfaces: network
     interfaces that are up, without loopback. hcas: InfiniBand and RoCE devices. transports: ways NCCL took
     (``P2P/CUMEM``, ``SHM``, ``NET/Socket``). failed: stages that did not come out right. slow: far below what the link
-    gives. costly: variables of the environment that cost speed. hung: whether a stage that failed did so by hanging.
-    """
+    gives. costly: variables of the environment that cost speed. hung: whether a stage that failed did so by hanging."""
 
     backend: str
     world: int

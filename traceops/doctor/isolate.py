@@ -70,12 +70,10 @@ _T = TypeVar("_T")
 
 
 class Isolation(Struct):
-    """left: seconds of the checkup that remain. keep: told of every test. one_make: whether all GPUs are alike.
-
-    alone: the tests of every device by itself, empty until they were made. bad_pairs: of this node, that fail with no
-    setting changed. named: devices that then failed of themselves, while most did not. left_out: what came of it to
-    leave these devices out, with no setting changed.
-    """
+    """left: seconds of the checkup that remain. keep: told of every test. one_make: whether all GPUs are alike. alone:
+    the tests of every device by itself, empty until they were made. bad_pairs: of this node, that fail with no setting
+    changed. named: devices that then failed of themselves, while most did not. left_out: what came of it to leave these
+    devices out, with no setting changed."""
 
     runner: Runner
     left: Callable[[], float]
@@ -137,9 +135,7 @@ class Isolation(Struct):
 
     def fewer(self, situation: Situation, enough_gbs: float | None) -> SearchResult:
         """Without those that fail alone, and without as few more as it takes that no two fail together; else `named`.
-
-        Where that does not start, settings may be at fault besides: those are tried without them.
-        """
+        Where that does not start, settings may be at fault besides: those are tried without them."""
         tried: list[TriedChange] = []
         out: tuple[int, ...] = ()
         alone = self.broken if self.names_devices else ()

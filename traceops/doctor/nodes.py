@@ -163,10 +163,8 @@ class Nodes:
         return self.identity.node == 0
 
     def gather(self, value: T, kind: Any, within_s: float = MEET_S) -> tuple[T, ...]:
-        """Every node's value of type `kind`, in the order of nodes; each calls this as often as the others.
-
-        Raises NodeError that names the nodes which do not answer within so many seconds, on every node.
-        """
+        """Every node's value of type `kind`, in the order of nodes; each calls this as often as the others. Raises
+        NodeError that names the nodes which do not answer within so many seconds, on every node."""
         if self._store is None:
             return (value,)
         self._said += 1

@@ -56,10 +56,8 @@ class Runner(Struct, frozen=True):
         )  # fmt: skip
 
     def run(self, scope: Scope, job: Job, logs: Any = None) -> tuple[Trial, ...]:
-        """The trials of all nodes: of each node its own, or one set of the job over all.
-
-        logs: folder for the job's logs. Raises NodeError where a node does not answer long after this one is done.
-        """
+        """The trials of all nodes: of each node its own, or one set of the job over all. logs: folder for the job's
+        logs. Raises NodeError where a node does not answer long after this one is done."""
         over_all = scope == "all" and len(self.counts) > 1
         if over_all:
             port = self.nodes.first(_free_port() if self.nodes.leads else 0, int)
@@ -178,13 +176,10 @@ Pair = tuple[int, int]
 
 
 class Assessment(Struct, frozen=True):
-    """failed: stages with a bad outcome. large: the all-reduce of most devices and bytes.
-
-    bad_pairs: where some are right and others not. slow_pairs: less than half of what pairs with the same kind of path
-    reach. hopeless: why no setting can help.
-    cause: the kind of it. named: the up to three devices that failed of themselves
-    while most did not.
-    """
+    """failed: stages with a bad outcome. large: the all-reduce of most devices and bytes. bad_pairs: where some are
+    right and others not. slow_pairs: less than half of what pairs with the same kind of path reach. hopeless: why no
+    setting can help. cause: the kind of it. named: the up to three devices that failed of themselves while most did
+    not."""
 
     failed: frozenset[str] = frozenset()
     transports: frozenset[str] = frozenset()

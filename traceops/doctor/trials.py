@@ -343,11 +343,10 @@ _LEAVE_S = 15.0  # for ranks that are done, to end by themselves
 def run_job(job: Job, environ: Mapping[str, str], logs: Path | None = None) -> tuple[Trial, ...]:
     """Run the stages of `job` in one launch, one process a device; one Trial a stage, in their order.
 
-    logs: a folder for this job alone, made where it is not there: NCCL's own logs (``nccl.<host>.<pid>.log``) and
-    the output of the ranks stay in it. A stage that is not done by its deadline, or in which a rank fails, ends the
-    launch: the stages after it are ``not_evaluated``. No process is left behind, whatever happens, but for one that
-    not even SIGKILL ends, which is waited for a few seconds only.
-    """
+    logs: a folder for this job alone, made where it is not there: NCCL's own logs (``nccl.<host>.<pid>.log``) and the
+    output of the ranks stay in it. A stage that is not done by its deadline, or in which a rank fails, ends the launch:
+    the stages after it are ``not_evaluated``. No process is left behind, whatever happens, but for one that not even
+    SIGKILL ends, which is waited for a few seconds only."""
     with tempfile.TemporaryDirectory(prefix="traceops-doctor-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         kept = logs or folder

@@ -69,9 +69,7 @@ class WrappedPrinter:
 
     def table(self, table: Described, styles: Mapping[str, str]) -> None:
         """Columns as their `css` says: 'nowrap' keeps a cell on a line, 'fold' breaks it anywhere, 'whole' cuts none.
-
-        styles: of cells, by their `css`. A header without words is left out.
-        """
+        styles: of cells, by their `css`. A header without words is left out."""
         shown = Table(
             box=None, pad_edge=False, header_style="dim", caption_justify="left",
             caption=self._signs(table.note) or None, show_header=any(column.label for column in table.columns),

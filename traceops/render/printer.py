@@ -32,13 +32,10 @@ def table_lines(
     header: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int], width: int, bars: int | None = None,
     more: str = "…",
 ) -> list[Lines]:  # fmt: skip
-    """A table as lines, columns to the right but for those in `left`.
-
-    Without space, `bars` are drawn shorter (text in them is cut, which `more` shows) or left out first; then headers
-    are broken at words, then words in cells of `left`.
+    """A table as lines, columns to the right but for those in `left`. Without space, `bars` are drawn shorter (text in
+    them is cut, which `more` shows) or left out first; then headers are broken at words, then words in cells of `left`.
     Numbers are never broken: where there are too many, the columns stand in several tables, each with the first one,
-    whose cells are then whole if they take no more than a third of the width.
-    """
+    whose cells are then whole if they take no more than a third of the width."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     names = widths[0]
     over = _over(widths, width)

@@ -1,6 +1,5 @@
-"""Packets of Perfetto's native format: tracks in an order that is said, slices, counters, names once.
-
-Field numbers are those of protos/perfetto/trace/ in Perfetto's repository; they never change there."""
+"""Packets of Perfetto's native format: tracks in an order that is said, slices, counters, names once. Field numbers are
+those of protos/perfetto/trace/ in Perfetto's repository; they never change there."""
 
 from __future__ import annotations
 

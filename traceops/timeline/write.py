@@ -104,10 +104,8 @@ class AddedPackets:
         self._flows: dict[tuple[int, int], list[int]] = defaultdict(list)
 
     def hosts_and_ranks(self, hosts: Mapping[int, str | None], shown: Mapping[int, ShownRank]) -> Iterator[bytes]:
-        """A row for the findings, one a host where there are several, and below them one a rank.
-
-        Perfetto's page sorts the outermost rows by name, whatever order they have, so ranks have equally many digits.
-        """
+        """A row for the findings, one a host where there are several, and below them one a rank. Perfetto's page sorts
+        the outermost rows by name, whatever order they have, so ranks have equally many digits."""
         names = list(dict.fromkeys(hosts.get(rank) for rank in shown))
         several, digits = len(names) > 1, len(str(max(shown, default=0)))
         yield self._packets.track(Track(FINDINGS, 0, "findings of traceops", -1))
@@ -278,13 +276,11 @@ def write_timeline(
 ) -> Timeline:  # fmt: skip
     """Write the chosen ranks and steps (None: all) of one capture window, gzipped if named .gz.
 
-    Chrome's JSON where the file's name ends in .json or .json.gz, else Perfetto's own packets. `around`: a finding
-    such as TO-S001, which chooses the ranks and steps that are not given. `announce` is told the size before
-    anything is written. All ranks are analysed, also those that are not shown: what a rank waits for may be one of
-    those.
-    Raises UsageError for ranks or steps that the run does not have, InputError where nothing can be read or
-    the file cannot be written. The file is there whole or not at all.
-    """
+    Chrome's JSON where the file's name ends in .json or .json.gz, else Perfetto's own packets. `around`: a finding such
+    as TO-S001, which chooses the ranks and steps that are not given. `announce` is told the size before anything is
+    written. All ranks are analysed, also those that are not shown: what a rank waits for may be one of those. Raises
+    UsageError for ranks or steps that the run does not have, InputError where nothing can be read or the file cannot be
+    written. The file is there whole or not at all."""
     _check_target(output, window)
     chosen = choose_ranks(window, ranks)
     run: CrossRank | None = None

@@ -49,18 +49,15 @@ _SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7
 
 
 def lateness_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
-    """Waiting that each rank caused in each step, ms summed over the ranks that waited: a heat map.
-
-    Hover splits it by cause and says what the rank waited itself. Without `ranks` all of them, or the
-    kinds of more than 64, each with what all of its ranks caused: who of them comes last is chance. The last 400 steps
-    where there are more. The colours span at least 10 % of the median step, so that small change stays pale.
-    """
+    """Waiting that each rank caused in each step, ms summed over the ranks that waited: a heat map. Hover splits it by
+    cause and says what the rank waited itself. Without `ranks` all of them, or the kinds of more than 64, each with
+    what all of its ranks caused: who of them comes last is chance. The last 400 steps where there are more. The colours
+    span at least 10 % of the median step, so that small change stays pale."""
     cells = {(row.rank, row.step): row for row in lateness_by_group(report)}
     judged = {rank for rank, _ in cells}
     chosen = [rank for rank in (shown_ranks(report) if ranks is None else ranks) if rank in judged]
     steps = sorted({step for _, step in cells}, key=lambda step: -1 if step is None else step)[-MOST_STEPS:]
-    shown = [[cells.get((rank, step)) for step in steps] for rank in chosen]
-    grid = [[None if row is None else rounded(row.caused_wait_ms) for row in line] for line in shown]
+    grid = [[_caused(cells.get((rank, step))) for step in steps] for rank in chosen]
     known = [value for line in grid for value in line if value is not None] or [0.0]
     median = report.summary.step_time_ms.median or 0.0
     heat = {
@@ -68,7 +65,7 @@ def lateness_figure(report: Report, ranks: Sequence[int] | None = None) -> Figur
         "zmin": 0.0,
         "zmax": max(*known, 0.1 * median, 1e-3),
         "colorscale": [[0, "#fbf6f1"], [1, COMM_WAIT.colour]],
-        "hovertext": [[_split_text(row) for row in line] for line in shown],
+        "hovertext": [[_split_text(cells.get((rank, step))) for step in steps] for rank in chosen],
         "hovertemplate": hover("caused"),
     }
     columns = ["window" if step is None else f"step {step}" for step in steps]
@@ -201,6 +198,10 @@ def _size_ticks(low: float, high: float) -> dict[str, list[Any]]:
         if power >= 0 and low <= math.log10(digit * 10**power) <= high
     ]
     return {"tickvals": values, "ticktext": [size_text(value).replace(".0 ", " ") for value in values]}
+
+
+def _caused(row: LatenessRow | None) -> float | None:
+    return None if row is None else rounded(row.caused_wait_ms)
 
 
 def _split_text(row: LatenessRow | None) -> str:

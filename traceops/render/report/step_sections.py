@@ -1,9 +1,6 @@
 """Where a step of each rank goes: the sections about the ledger, steps, idle time, kernels, calls, copies and HTA's
-tables, each with its tables.
-
-`shown` are the ranks that figures and tables hold where there are too many for all. A section with nothing to show is
-None.
-"""
+tables, each with its tables. `shown` are the ranks that figures and tables hold where there are too many for all. A
+section with nothing to show is None."""
 
 from __future__ import annotations
 

@@ -150,9 +150,8 @@ def write_html(document: Document, *, plotlyjs: str = "none") -> bytes:
     and searches tables where there are any.
 
     plotlyjs: 'inline' and 'cdn' let plotly.js draw the charts anew, to zoom and hide series: offline with 1.5 MB more,
-    or from the network. Every word is escaped, and a content security policy admits the page's own scripts only.
-    Raises ValueError for another `plotlyjs`, InputError where plotly.js is missing.
-    """
+    or from the network. Every word is escaped, and a content security policy admits the page's own scripts only. Raises
+    ValueError for another `plotlyjs`, InputError where plotly.js is missing."""
     if plotlyjs not in PLOTLYJS:
         raise ValueError(f"plotlyjs is one of {', '.join(PLOTLYJS)}, not {plotlyjs!r}")
     figures, styles, scripts = document.charts, list(document.styles), list(document.scripts)
