@@ -55,9 +55,8 @@ def pair_order(ranks: int) -> list[Pair]:
     seats: list[int | None] = [*range(ranks), *([None] if ranks % 2 else [])]
     order = []
     for _ in range(len(seats) - 1):
-        for one, other in zip(seats[: len(seats) // 2], reversed(seats), strict=False):
-            if one is not None and other is not None:
-                order.append(_pair(one, other))
+        facing = zip(seats[: len(seats) // 2], reversed(seats), strict=False)
+        order += [_pair(one, other) for one, other in facing if one is not None and other is not None]
         seats = [seats[0], seats[-1], *seats[1:-1]]  # the circle method: all but one move a seat on
     return order
 

@@ -76,14 +76,13 @@ class WrappedPrinter:
         )  # fmt: skip
         rows = [[self._signs(cell.text) for cell in row] for row in table.rows]
         for place, column in enumerate(table.columns):
+            widest = max(map(len, (column.label, *(row[place] for row in rows))))
             shown.add_column(
                 self._signs(column.label),
                 justify="right" if column.number else "left",
                 no_wrap="nowrap" in column.css,
                 overflow="fold" if "fold" in column.css or self._signs("…") != "…" else "ellipsis",
-                min_width=max(map(len, (column.label, *(row[place] for row in rows))))
-                if "whole" in column.css
-                else None,
+                min_width=widest if "whole" in column.css else None,
             )
         for row, cells in zip(rows, table.rows, strict=True):
             looks = [styles.get(cell.css, "") for cell in cells]

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -311,18 +312,12 @@ def write_timeline(
     with _beside(output) as folder:
         tasks = [
             PartTask(
-                path=path,
-                rank=rank,
-                shown=shown[rank],
-                slots=len(shown),
-                host=_host(found, usable.get(rank), headers[rank]),
-                output=folder / str(rank),
-                gzipped=gzipped,
-                form=form,
+                path=path, rank=rank, shown=shown[rank], slots=len(shown), output=folder / str(rank), gzipped=gzipped,
+                host=_host(found, usable.get(rank), headers[rank]), form=form,
                 streams=stream_words(run, rank) if form == "perfetto" and run is not None else {},
             )
             for rank, path in chosen.items()
-        ]
+        ]  # fmt: skip
         parts = list(map_in_processes(write_part, tasks, jobs))
         return _joined(folder, output, found, tasks, parts, run, findings, tuple(_notes(run, chosen, borrowed)))
 
@@ -338,14 +333,11 @@ def _joined(
         # The first piece of the native format lists the tracks, with those that traceops adds.
         packets = AddedPackets()
         with PieceWriter(folder / "added", tasks[0].gzipped) as writer:
-            for piece in packets.hosts_and_ranks({task.rank: task.host for task in tasks}, shown):
+            tracks = packets.hosts_and_ranks({task.rank: task.host for task in tasks}, shown)
+            of_ranks = packets.ranks(run, shown) if run is not None else ()
+            for piece in chain(tracks, packets.findings(run, findings, shown, span), of_ranks):
                 writer.write(piece)
-            for piece in packets.findings(run, findings, shown, span):
-                writer.write(piece)
-            for piece in packets.ranks(run, shown) if run is not None else ():
-                writer.write(piece)
-        added, first = packets.added, writer.piece
-        pieces = [first, *own]
+        added, pieces = packets.added, [writer.piece, *own]
     else:
         added, last = _write_added(folder / "added", found.root, tasks, run, findings, shown, span)
         with PieceWriter(folder / "head", tasks[0].gzipped) as writer:

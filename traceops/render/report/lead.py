@@ -150,13 +150,9 @@ def not_evaluated(checks: Sequence[Check]) -> list[str]:
 
 
 _REPLAYED = (  # evidence that is the impact, as a change was replayed
-    Fact.SAVED_BY_EVEN_STAGES,
-    Fact.SAVED_AT_PEERS_PACE,
-    Fact.SAVED_AT_REFERENCE,
-    Fact.SAVED_WITH_NCCL,
-    Fact.SAVED_AT_THEIR_PACE,
-    Fact.SAVED_WITH_THE_WORK_SHARED_EVENLY,
-)
+    Fact.SAVED_BY_EVEN_STAGES, Fact.SAVED_AT_PEERS_PACE, Fact.SAVED_AT_REFERENCE, Fact.SAVED_WITH_NCCL,
+    Fact.SAVED_AT_THEIR_PACE, Fact.SAVED_WITH_THE_WORK_SHARED_EVENLY,
+)  # fmt: skip
 
 
 def cure_of(report: Report, finding: Finding) -> Cure | None:

@@ -309,11 +309,8 @@ def operators_table(report: Report) -> Table | None:
 
 def hta_tables(report: Report, shown: Sequence[int]) -> list[Table]:
     """HTA's temporal breakdown, idle time and kernel types, in HTA's own columns."""
-    tables = []
-    for key, caption in texts("page", "hta_tables").items():
-        if (table := _in_htas_columns(caption, key, report, shown)) is not None:
-            tables.append(table)
-    return tables
+    made = (_in_htas_columns(caption, key, report, shown) for key, caption in texts("page", "hta_tables").items())
+    return [table for table in made if table is not None]
 
 
 def _in_htas_columns(caption: str, key: str, report: Report, shown: Sequence[int]) -> Table | None:
