@@ -198,15 +198,22 @@ def _waits(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[BlockingC
     first = opens.nonzero()[0]
     held = np.add.reduceat(events.dur[rows], first)
     last = rows[np.append(first[1:], len(rows)) - 1]
-    idle = np.minimum(_idle_behind(activity, lane, events.ts[rows[first]], last), held)
+    idle, goes_on = _idle_behind(activity, lane, events.ts[rows[first]], last)
+    # Without a wait the host would be earlier by as long as it took: what the idle time behind it does not use of that,
+    # the idle time behind the next wait has, where no launch was ahead of the device in between.
+    chain = np.append(True, ~goes_on[:-1]).cumsum() - 1
+    won, spent = np.bincount(chain, held), np.bincount(chain, idle)
+    idle = held * (np.minimum(spent, won) / np.maximum(won, 1))[chain]
     return _calls(host, last, held, idle, steps)
 
 
-def _idle_behind(activity: Activity, lane: Lane, begin: Int, last: Int) -> Int:
-    """Idle time of the device from when each wait began until what its thread launches waits in the queue again."""
+def _idle_behind(activity: Activity, lane: Lane, begin: Int, last: Int) -> tuple[Int, NDArray[np.bool_]]:
+    """Idle time of the device from when each wait began until what its thread launches waits in the queue again, and
+    whether the thread waits once more before that."""
     events = activity.host.events
     idle = merge(lane.own["idle_sync"], lane.own["idle_host"])
     until = np.full(len(last), np.iinfo(np.int64).max)
+    goes_on = np.zeros(len(last), dtype=bool)
     launched = activity.by_launch[activity.launch.take(activity.by_launch) >= 0]
     launched = launched[activity.start.take(launched) - events.end.take(activity.launch.take(launched)) >= AHEAD_NS]
     for tid in uniques(events.tid[last]):
@@ -216,8 +223,9 @@ def _idle_behind(activity: Activity, lane: Lane, begin: Int, last: Int) -> Int:
         )
         place = activity.launched.take(ahead).searchsorted(events.end[last[own]])
         until[own] = np.append(activity.start.take(ahead), until[own[-1]])[place]
+        goes_on[own[:-1]] = begin[own[1:]] <= until[own[:-1]]
         until[own[:-1]] = np.minimum(until[own[:-1]], begin[own[1:]])
-    return idle.within(begin, np.maximum(until, begin))
+    return idle.within(begin, np.maximum(until, begin)), goes_on
 
 
 def _calls(

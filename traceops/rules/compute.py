@@ -135,7 +135,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
     rated = not why or compute.impossible or (known and compute.efficiency is not None)
     if not rated:
         return [*verdicts, _verdict(SPEED, found, SPEED.not_evaluated(why))]
-    return [*verdicts, _speed(compute, rank, found, inputs.run.times_of(rank))]
+    return [*verdicts, _speed(compute, rank, found, inputs.run)]
 
 
 def _findings(compute: RankCompute, rank: int, inputs: Inputs) -> list[Finding]:
@@ -185,10 +185,10 @@ def _severity(loss: Loss, compute: RankCompute) -> Severity | None:
 
 
 def _finding(loss: Loss, compute: RankCompute, rank: int, run: CrossRank, timed: bool) -> Finding | None:
-    rule, times = OF_CAUSE[loss.cause], run.times_of(rank)
+    rule, times, words = OF_CAUSE[loss.cause], run.times_of(rank), run.step_words
     if (severity := _severity(loss, compute)) is None:
         return None
-    saved, claim = loss.device_ns / 1e6, _claim(loss, compute, times, run.step_words is WINDOW, timed)
+    saved, claim = loss.device_ns / 1e6, _claim(loss, compute, times, words is WINDOW, timed)
     if claim.effect == "at_most" and times is not None and claim.gain < _NOTICED * times.step_ms:
         severity = "info"
     found = rule.finding(
@@ -196,11 +196,11 @@ def _finding(loss: Loss, compute: RankCompute, rank: int, run: CrossRank, timed:
         "high" if compute.rates in ("measured", "own") and compute.bound == "device" else "medium",
         claim,
         [
-            Evidence(Fact.KERNELS_TIME, stored(loss.ns / 1e6), "ms/step", rank=rank),
-            Evidence(Fact.KERNELS_SAVED, stored(saved), "ms/step", rank=rank),
-            Evidence(Fact.GPU_BUSY, stored(compute.busy_ns / 1e6), "ms/step", rank=rank),
+            Evidence(Fact.KERNELS_TIME, stored(loss.ns / 1e6), words.unit("ms"), rank=rank),
+            Evidence(Fact.KERNELS_SAVED, stored(saved), words.unit("ms"), rank=rank),
+            Evidence(Fact.GPU_BUSY, stored(compute.busy_ns / 1e6), words.unit("ms"), rank=rank),
             *(
-                [Evidence(Fact.KERNELS_REMOVED, stored(loss.launches), "per step", rank=rank)]
+                [Evidence(Fact.KERNELS_REMOVED, stored(loss.launches), words.per, rank=rank)]
                 if loss.launches >= 1
                 else []
             ),
@@ -332,13 +332,14 @@ def _impossible(one: Impossible, rank: int, unnamed: bool) -> Finding:
     )
 
 
-def _speed(compute: RankCompute, rank: int, found: Sequence[Finding], times: RankTimes | None) -> Verdict:
+def _speed(compute: RankCompute, rank: int, found: Sequence[Finding], run: CrossRank) -> Verdict:
     if compute.impossible:
         unnamed = compute.rates == "assumed"
         return SPEED.verdict(*(_impossible(one, rank, unnamed) for one in compute.impossible[:_MOST_IMPOSSIBLE]))
     if compute.efficiency is None:
         return SPEED.not_evaluated(reason("compute", "unknown_work"))
-    pct, little = 100 * compute.efficiency, times is not None and compute.busy_ns < _LITTLE * 1e6 * times.step_ms
+    times, pct = run.times_of(rank), 100 * compute.efficiency
+    little = times is not None and compute.busy_ns < _LITTLE * 1e6 * times.step_ms
     explained = any(one.severity != "info" for one in found)
     if pct >= BOUNDS.attainable_pct or explained:
         return SPEED.clear(reason("compute", "speed", pct=pct))
@@ -355,7 +356,7 @@ def _speed(compute: RankCompute, rank: int, found: Sequence[Finding], times: Ran
                     Evidence(
                         Fact.OPERATOR_TIME,
                         stored(one.ns / 1e6),
-                        "ms/step",
+                        run.step_words.unit("ms"),
                         rank=rank,
                         subject=f"{one.name} {one.shape}",
                     )

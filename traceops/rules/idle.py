@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -165,6 +166,17 @@ def of_copies(found: Finding, inputs: Inputs) -> Finding:
         cause=CAUSE,
         advice=BLOCKED_ON_DEVICE.advice_for(CAUSE),
     )
+
+
+_SYNCHRONIZE = re.compile("^(cuda|hip)DeviceSynchronize$")
+
+
+def of_synchronize(found: Finding) -> Finding:
+    """The finding with the advice for a program that waits for the device by itself, where that costs most."""
+    after, idle = found.proof(Fact.IDLE_AFTER), found.number(Fact.BUCKET) or 0.0
+    if after is None or not _SYNCHRONIZE.search(after.subject or "") or float(after.value or 0) < _MOSTLY * idle:
+        return found
+    return replace(found, advice=BLOCKED_ON_DEVICE.advice_for("synchronize"))
 
 
 # TO-I003 where autograd's anomaly detection is on: it makes the host wait behind each function of backward.
@@ -357,7 +369,7 @@ def _with_causes(
         return of_launches(of_held(found, HOST_BOUND, inputs), HOST_BOUND, worst.times.summary.compute)
     if kind.rule is INPUT_BOUND:
         return without_waiting(of_storage(found, inputs, worst), inputs, idle, worst, kind.bounds)
-    found = of_anomaly(of_copies(found, inputs), inputs)
+    found = of_anomaly(of_copies(of_synchronize(found), inputs), inputs)
     return found if few is None else restated(found, BlockedOnDevice, few=few, of=int(worst.times.typical.sum()))
 
 

@@ -17,7 +17,7 @@ from traceops.core.rule import Rule
 from traceops.core.units import stored
 from traceops.core.words import WINDOW, StepWords
 from traceops.measure.host import HeldLaunches
-from traceops.measure.host_rows import COMPILES
+from traceops.measure.host_rows import COMPILES, LAUNCHES
 from traceops.rules.idle_time import (
     Held,
     HostBound,
@@ -57,6 +57,7 @@ def optimizer_time(times: RankTimes, idle_ms: float) -> tuple[str, float] | None
 
 CALLS = "long_calls"
 UNSEEN = "nothing_recorded"
+LOADS = "loads_kernel"
 COMPILING = "compiles"
 ON_CPU = "computes_on_cpu"
 _LEAST_PCT = 10.0  # of the step
@@ -110,7 +111,8 @@ def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
     found = restated(found, HostBound, held=stored(whole), first=first, second=second)
     if COMPILES.search(named[0].held.name):
         return replace(found, advice=rule.advice_for(COMPILING))
-    advice = rule.advice_for(UNSEEN if named[0].held.unseen else CALLS)
+    loads = named[0].steps == 1 and named[0].count < _OFTEN and LAUNCHES.search(named[0].held.name)
+    advice = rule.advice_for(UNSEEN if named[0].held.unseen else LOADS if loads else CALLS)
     return replace(found, advice=advice if whole >= _MOSTLY * idle_ms else found.advice)
 
 

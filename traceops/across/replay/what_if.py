@@ -194,7 +194,7 @@ class Replays:
     def _are_slowed(self) -> bool:
         """Whether kernels, or hosts in the allocator, take noticeably longer beside communication that waits."""
         least = _SLOWED * float(self.base.step_ns().sum())
-        longer = ((nodes.slowed + nodes.allocating)[nodes.first_edge :] for nodes in self.graph.ranks.values())
+        longer = (nodes.longer[nodes.first_edge :] for nodes in self.graph.ranks.values())
         return any(own[-1] - own[0] >= least for own in longer)
 
 
