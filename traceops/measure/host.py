@@ -76,14 +76,14 @@ def no_syncs() -> HostSyncs:
     return HostSyncs(none, none, none, none)
 
 
-def waiting_calls(events: Events, activity: Activity) -> tuple[Int, Int, Intervals]:
+def waiting_calls(events: Events, activity: Activity) -> tuple[Int, Int, Intervals, Intervals]:
     """When the device had done what each blocking call waited for, and when the call returned. Where a call returns
     long after anything ended, amid what runs, that is when it returned. The third is when the host waited in the
-    allocator: what such a call takes once the device is done is its own work."""
+    allocator, the last when it waited at all: what a call takes once the device is done is its own work."""
     rows = activity.host.waiting
     begin, end, _ = activity.host.allocator_stretches
     if not len(rows) and not len(begin):
-        return rows, rows, empty()
+        return rows, rows, empty(), empty()
     allocates = np.repeat([False, True], (len(rows), len(begin)))
     begin, end = np.append(events.ts[rows], begin), np.append(events.end[rows], end)
     order = end.argsort(kind="stable")
@@ -96,7 +96,8 @@ def waiting_calls(events: Events, activity: Activity) -> tuple[Int, Int, Interva
     done = np.where(amid, end, done)
     kept = (last >= 0) & (done > begin)
     done, begin, allocates = done[kept], begin[kept], allocates[kept]
-    return done, np.where(allocates, done, end[kept]), union(begin[allocates], done[allocates])
+    allocating = union(begin[allocates], done[allocates])
+    return done, np.where(allocates, done, end[kept]), allocating, union(begin, done)
 
 
 MOST_REGIONS = 60

@@ -280,7 +280,7 @@ _FREES = re.compile(r"^(cuda|hip)Free$|^(cu|hip)Mem(Unmap|Release)$")
 _FIRST_USE = re.compile(
     r"^(cuda|hip|cu)(FuncGetAttributes|ModuleLoad|ModuleGet|LibraryLoad|LibraryGet|StreamCreate|MemPoolCreate)"
 )
-LAUNCHES = re.compile(r"^(cuda|hip|cu)(Launch(Kernel|CooperativeKernel)|GraphLaunch|ModuleLaunch)|^hipExtModuleLaunch")
+_LAUNCHES = re.compile(r"^(cuda|hip|cu)(Launch(Kernel|CooperativeKernel)|GraphLaunch|ModuleLaunch)|^hipExtModuleLaunch")
 _CAPTURE = re.compile(r"^(cuda|hip|cu)Stream(?P<which>Begin|End)Capture")
 _MOSTLY = 0.5
 _QUEUES = re.compile(r"Launch|^(cuda|hip)?Mem(cpy|set).*Async|^cuMem(cpy|set).*Async|^(cuda|hip|cu)EventRecord")
@@ -303,7 +303,7 @@ class HostRows(Struct, frozen=True, dict=True):
     @cached_property
     def kernel_launches(self) -> Int:
         """Calls that launch a kernel or a graph of kernels."""
-        return self._of_name(self.launches, named(self.events, LAUNCHES))
+        return self._of_name(self.launches, named(self.events, _LAUNCHES))
 
     @property
     def captures_graphs(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from traceops.core.rule import Rule
 from traceops.core.units import stored
 from traceops.core.words import WINDOW, StepWords
 from traceops.measure.host import HeldLaunches
-from traceops.measure.host_rows import COMPILES, LAUNCHES
+from traceops.measure.host_rows import COMPILES
 from traceops.rules.idle_time import (
     Held,
     HostBound,
@@ -57,7 +58,7 @@ def optimizer_time(times: RankTimes, idle_ms: float) -> tuple[str, float] | None
 
 CALLS = "long_calls"
 UNSEEN = "nothing_recorded"
-LOADS = "loads_kernel"
+FIRST_USE = "first_use"
 COMPILING = "compiles"
 ON_CPU = "computes_on_cpu"
 _LEAST_PCT = 10.0  # of the step
@@ -67,6 +68,8 @@ _LEAST_PART = 0.1  # of the idle time: from there one is named
 _MOST_NAMED = 3
 _OFTEN = 1.5  # times a step: from there the number is told
 _FULL = 0.5  # of the mean step's: a step that has it
+_FEW = 3.0  # calls of the driver: so many may be of what is used first
+_DRIVER = re.compile("^(cuda|hip|cu)[A-Z]")
 
 
 class _Part(Struct, frozen=True):
@@ -111,8 +114,8 @@ def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
     found = restated(found, HostBound, held=stored(whole), first=first, second=second)
     if COMPILES.search(named[0].held.name):
         return replace(found, advice=rule.advice_for(COMPILING))
-    loads = named[0].steps == 1 and named[0].count < _OFTEN and LAUNCHES.search(named[0].held.name)
-    advice = rule.advice_for(UNSEEN if named[0].held.unseen else LOADS if loads else CALLS)
+    once = named[0].steps == 1 and named[0].count <= _FEW and _DRIVER.search(named[0].held.name)
+    advice = rule.advice_for(UNSEEN if named[0].held.unseen else FIRST_USE if once else CALLS)
     return replace(found, advice=advice if whole >= _MOSTLY * idle_ms else found.advice)
 
 

@@ -52,6 +52,7 @@ _MOST_ACTIONS = 2
 _MOST_UNCHECKED = 3  # groups of checks that a line names
 _LEAST_SAVED_PCT = 0.5
 _LEAST_JUDGED_PCT = 5.0  # of a step, below which it is not the absence of a problem that was found
+_LEAST_COVERED = 0.01  # of what was recorded: the rest is no part of any number
 _MOSTLY_PCT = 50.0  # of a step, from which compute that nobody rated is no clean bill
 _OF_SEVERAL = ("TO-S", "TO-B", "TO-O", "TO-C")  # checks of what ranks do together
 _REPLAYED = (*STRAGGLERS, SLOW_GROUP.id)
@@ -71,10 +72,12 @@ class NoProblem(Claim, frozen=True, kw_only=True):
 
 
 class NothingTimed(Claim, frozen=True, kw_only=True):
-    """No rule fired, and none could: a clean bill of no time is none."""
+    """No rule fired, and none could: a clean bill of no time is none. Times in ms, where the rest is none either."""
 
     family = "card"
     kind = "nothing_timed"
+    covered: float | None = None
+    recorded: float | None = None
 
 
 class WaitForEachOther(Claim, frozen=True, kw_only=True):
@@ -235,6 +238,9 @@ def _nothing_judged(report: Report) -> NothingTimed | Unjudged | None:
     judged = judged_pct(report)
     if nothing_timed(report):
         return NothingTimed()
+    marked = next((one.facts for one in report.findings if one.kind == "no_steps_marked"), {})
+    if (recorded := marked.get("recorded")) and marked["covered"] < _LEAST_COVERED * recorded:
+        return NothingTimed(covered=marked["covered"], recorded=recorded)
     return unjudged_of(report) if judged is not None and judged < _LEAST_JUDGED_PCT else None
 
 
