@@ -606,5 +606,5 @@ def test_peers_that_wait_in_the_allocator_or_for_the_device_are_as_fast_as_witho
     for path in write_traces(run, tmp_path):
         if int(path.name[5]) in peers:
             waits_in_the_allocator(path, steps)
-    measured = measure_across([summarize(file) for file in discover(tmp_path).windows[0].files], 4, hosts_of(run))
+    measured = measure_across([summarize(file) for file in discover(str(tmp_path)).windows[0].files], 4, hosts_of(run))
     assert predicted(measured, rank_change([2]), (2,)) == pytest.approx(true_step(simulate(made, 4)), rel=0.01)

@@ -108,4 +108,5 @@ def _bucket(name: str, times: RankTimes, pct: float) -> UnjudgedBucket:
         return UnjudgedBucket(name, rank, stored(pct), "not_recorded" if early else "no_launch", None)
     if not rules:
         return UnjudgedBucket(name, rank, stored(pct), "no_rule", None)
-    return UnjudgedBucket(name, rank, stored(pct), "not_evaluated", rules[0].id)
+    rule = rules[0 if times.summary.on_gpu else -1]
+    return UnjudgedBucket(name, rank, stored(pct), "not_evaluated", rule.id)

@@ -303,7 +303,11 @@ def judge_outside_torch(inputs: Inputs) -> Verdict:
     pct, words = 100 * spent / step, inputs.run.step_words
     if (severity := severity_of(pct, *BOUNDS.outside_pct)) is None:
         numbers = {"pct": f"{pct:.1f}", "bound": BOUNDS.outside_pct[0], "window": words is WINDOW, "spared": ""}
-        return OUTSIDE_TORCH.clear(reason("idle", "little", **numbers))
+        late = min(spent + cost, times.mean_ms("idle_host"))
+        if inputs.unprofiled_ms is not None or severity_of(100 * late / step, *BOUNDS.outside_pct) is None:
+            return OUTSIDE_TORCH.clear(reason("idle", "little", **numbers))
+        facts = {"late": f"{late:.1f}", "cost": f"{min(cost, late):.1f}", "window": words is WINDOW}
+        return OUTSIDE_TORCH.not_evaluated(reason("idle", "outside_recording", **facts), "may_be_recording")
     rank = times.summary.rank
     found = OUTSIDE_TORCH.finding(
         severity if inputs.unprofiled_ms is not None else min(severity, "warning", key=SEVERITIES.index),
