@@ -26,7 +26,7 @@ from benchmarks.live.generated import START_NS
 from traceops.core.live_pulses import KINDS, Pulse
 from traceops.live.job import Job
 from traceops.live.measures import RankState
-from traceops.live.stream import RankLook, Step
+from traceops.live.stream import LineReader, RankLook, Step
 
 HABITS = ("none", "evaluation", "checkpoint", "epochs", "longer", "compiling", "jitter", "drift", "tails", "settles")
 _GIB, _MIB = 1 << 30, 1 << 20
@@ -42,8 +42,9 @@ class _Nothing:
     close_until = -1.0
     now_s = 0.0
 
-    def lines(self, rank: int) -> None:
-        """None."""
+    def lines(self, rank: int) -> LineReader:
+        """Of a folder that is not there."""
+        return LineReader(Path(f"none_{rank}"))
 
     def machine(self, rank: int) -> None:
         """None."""
@@ -134,7 +135,7 @@ def pages_of(seed: int, ranks: int, hours: float) -> dict[str, object]:
             own = given.random.normal(1e6 * took, 1e6 * took * given.own_noise, ranks).astype(int)
             compiled = int(1e6 * took) if kind == "compiling" else 0
             for of_rank, us in zip(steps, own.tolist(), strict=True):
-                of_rank.append(Step(given.step, us, 0, 0, compiled))
+                of_rank.append(Step(given.step, us, 0, compiled))
             given.step += 1
             took, kind, where = given.next_step()
             share = usual if kind is None else given.shares(kind, where)

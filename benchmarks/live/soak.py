@@ -25,7 +25,7 @@ from benchmarks.live.streams import HEALTHY
 from traceops.core.live_pulses import PULSES_FILE
 from traceops.core.rank_files import RECORD, STEPS_FILE
 from traceops.live.job import Job
-from traceops.live.stream import RankReader
+from traceops.live.stream import LineReader, RankReader
 
 _GIB = 1 << 30
 
@@ -125,8 +125,9 @@ class _Nothing:
 
     host_bytes = 64 * _GIB
 
-    def lines(self, rank: int) -> None:
-        """None."""
+    def lines(self, rank: int) -> LineReader:
+        """Of a folder that is not there."""
+        return LineReader(Path(f"none_{rank}"))
 
     def machine(self, rank: int) -> None:
         """None."""

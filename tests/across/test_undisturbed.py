@@ -11,7 +11,7 @@ from light_run import BEGAN_NS, raw_light, write_light
 from observed_run import Step, usual, write_rank
 
 from traceops.across.plain_step import PlainStep, StepsBefore, plain_step, steps_before
-from traceops.across.undisturbed import host_turns, undisturbed
+from traceops.across.undisturbed import undisturbed
 from traceops.across.whole_run import whole_run
 from traceops.core.claims import reason
 from traceops.core.rank_files import LIGHT_LOG_MAGIC, ROW
@@ -87,7 +87,7 @@ def test_several_light_windows_count_as_one_of_all_their_steps():
     assert parts(found.of(0)) == (40, 5, 15, 0, 1, 39) and parts(found.of(1)) == (40, 5, 15, 0, 1, 39)
     assert [look.steps for look in found.looks] == [(20, 25), (128, 133)]
     assert found.looks[1].wait_ms == pytest.approx({0: 0, 1: 30}, abs=0.01)
-    turns = host_turns(found.looks, 5.0)
+    turns = found.turns(5.0)
     assert (turns.rank, turns.steps, turns.other, turns.other_steps) == (1, (20, 25), 0, (128, 133))
 
 
@@ -99,7 +99,7 @@ def test_where_the_first_window_is_far_from_other_steps_a_later_one_tells():
 
 def test_the_same_late_host_in_all_windows_is_no_turn():
     found, _ = of_even_steps(*two(), 100.0, [two(first=128)[0], two(first=1024)[0]])
-    assert len(found.looks) == 3 and host_turns(found.looks, 5.0) is None
+    assert len(found.looks) == 3 and found.turns(5.0) is None
     assert parts(found.of(0)) == (40, 5, 30, 0, 2, 23)
 
 

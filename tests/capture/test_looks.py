@@ -144,7 +144,7 @@ def test_a_function_that_is_only_called_has_not_had_the_time_before(tmp_path):
     assert len(kept) and observer.trouble is None
     seen = read_observed(str(tmp_path), 0)[0]
     innermost = [seen.frames[seen.stacks[stack][-1]].function for _, stack, _ in seen.samples]
-    # Python 3.11 may take the lock from a look half way, where the system has stopped it: one may find `told` behind it.
+    # Python 3.11 may take the lock from a look that the system has stopped: one may find `told` behind it.
     assert len(innermost) > 3 and sum(name.endswith("told") for name in innermost) <= len(innermost) / 10
     assert sum(name.endswith("collects") for name in innermost) > len(innermost) / 2
 

@@ -6,6 +6,7 @@ import asyncio
 import builtins
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -283,21 +284,32 @@ def test_explain_shows_what_a_rule_said(capsys: pytest.CaptureFixture[str]) -> N
     assert main(["explain", "TO-S001"]) == 0 and "In a recorded run: Rank 1's input" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("run", sorted(set(texts("examples", "runs").values())))
+DATA = Path(__file__).parents[1] / "data"
+RUNS = texts("examples", "runs")
+SENTENCES = DATA.parents[1] / "benchmarks" / "verdicts" / "sentences.md"
+
+
+def test_the_other_examples_of_rules_are_sentences_of_the_verdicts_page() -> None:
+    said = re.sub(r"\\(.)", r"\1", SENTENCES.read_text())
+    others = {rule: text for rule, text in texts("examples", "rules").items() if not (DATA / RUNS[rule]).exists()}
+    assert others and [rule for rule, text in others.items() if text not in said] == []
+
+
+@pytest.mark.parametrize("run", sorted({run for run in RUNS.values() if (DATA / run).exists()}))
 def test_examples_of_rules_are_what_a_run_gets(run: str, tmp_path: Path, kept_summaries: None) -> None:
-    path = Path(__file__).parents[1] / "data" / run
+    path = DATA / run
     if path.name.endswith(".tar.xz"):
         with tarfile.open(path) as archive:
             archive.extractall(tmp_path, filter="data")
         path = next(iter(tmp_path.iterdir()))
     folder = path.parent.name if path.is_file() else ""
-    command = {"topology": ["doctor", "--from"], "": ["analyze"]}.get(folder, ["diagnose"])
+    command = {"topology": ["doctor", "--from"], "doctor": ["doctor", "--from"], "": ["analyze"]}.get(
+        folder, ["diagnose"]
+    )
     main([*command, str(path), "-o", str(tmp_path / "out"), "--format", "json", "-q"])
     (report,) = (tmp_path / "out").glob("*.json")
     said = {(one["rule"], one["headline"]) for one in json.loads(report.read_text())["findings"]}
-    expected = {
-        (rule, text) for rule, text in texts("examples", "rules").items() if texts("examples", "runs")[rule] == run
-    }
+    expected = {(rule, text) for rule, text in texts("examples", "rules").items() if RUNS[rule] == run}
     assert expected <= said
 
 

@@ -240,6 +240,17 @@ def test_a_pace_that_drifts_hides_what_a_steady_one_shows() -> None:
     assert verdict(compare([trained(20.0, 1.0, 1)], [trained(26.0, 1.0, 2)]))[1] == "regression"
 
 
+def test_the_slower_sides_noise_counts_as_a_share_of_its_step() -> None:
+    """12 to 24 ms stayed open in each of three pairs, as head's drift was taken as a share of base's step."""
+    drifting = tuple(np.repeat([0.8, 1.2, 0.85, 1.3, 0.7, 1.2, 0.85, 1.2], 15))
+    base, head = trained(20.0, 20.0, 1, turns=drifting), trained(70.0, 20.0, 2, turns=drifting[::-1])
+    for result in (compare([base], [head]), compare([head], [base])):
+        step = metric_of(result.metrics, "step_time")
+        assert step is not None and step.outcome in ("regression", "improvement")
+        assert step.low_pct is not None and step.high_pct is not None and step.change_pct is not None
+        assert -100.0 < step.low_pct < step.change_pct < step.high_pct and step.low_pct * step.high_pct > 0
+
+
 def test_what_two_captures_show_is_known_before_the_second() -> None:
     steps = 20.0 + np.random.default_rng(1).normal(size=200)
     quiet, slow = (

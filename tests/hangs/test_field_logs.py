@@ -9,7 +9,7 @@ from public_logs import TRUTHS, is_held_out, outcome_of, texts
 from quiet import is_quiet
 
 from traceops.hangs.model import RootKind
-from traceops.hangs.readers.loggers import Loggers
+from traceops.hangs.readers.trouble import Loggers
 from traceops.report.hang_text import hang_level, hang_sentence, root_advice, seen_lines, unknown_ranks
 
 WATCHDOG = (

@@ -24,7 +24,7 @@ from traceops.hangs import job as settings
 from traceops.hangs.crashes import Wording, told_alone
 from traceops.hangs.diagnose import diagnose
 from traceops.hangs.model import Diagnosis
-from traceops.hangs.readers.hang_log import read_log
+from traceops.hangs.readers.hang_log import read_starts
 from traceops.hangs.readers.stacks import read_stacks, sniff
 from traceops.hangs.readers.whole_lines import is_newest_first
 from traceops.render.hang.terminal import print_diagnosis
@@ -623,7 +623,7 @@ def test_text_that_nearly_matches(tmp_path, piece):
     opening = "Traceback (most recent call last):\nThread 0x1 (most recent call first):\n# rank 0, main thread 0x1\n"
     for text in (piece * times, opening + "\n".join([piece] * (times // 10)), opening + piece * (times // 10)):
         path.write_text(text)
-        assert len(read_log(str(path))) <= 400
+        assert len(read_starts(str(path))[0]) <= 400
         assert sum(1 for _ in text_lines(str(path))) <= times + 4
         if sniff(str(path)) == "stacks":
             with pytest.raises(InputError):
@@ -645,7 +645,7 @@ def test_a_long_line_is_cut_and_what_follows_is_read(tmp_path):
     path.write_bytes(b"x" * 1_000_000 + b"CUDA error: a\n" + b"[rank1]: RuntimeError: CUDA error: b\n")
     told = list(text_lines(str(path)))
     assert max(len(line) for _, line in told) <= LONGEST_LINE
-    (event,) = read_log(str(path))
+    (event,) = read_starts(str(path))[0]
     assert (event.rank, event.line) == (1, 2)
 
 
@@ -663,7 +663,7 @@ def test_an_event_far_inside_a_large_log(tmp_path):
     path = tmp_path / "log.txt"
     chatter = "".join(f"epoch {number}: loss 2.5\n" for number in range(200_000))
     path.write_text(chatter + "[rank2]: RuntimeError: CUDA error: unknown error\n" + chatter)
-    (event,) = read_log(str(path))
+    (event,) = read_starts(str(path))[0]
     assert (event.rank, event.line) == (2, 200_001)
 
 
@@ -671,7 +671,7 @@ def test_an_event_far_inside_a_large_log(tmp_path):
 def test_garbage(tmp_path, data):
     path = tmp_path / "log.txt"
     path.write_bytes(data)
-    assert read_log(str(path)) == ()
+    assert read_starts(str(path))[0] == ()
     assert sniff(str(path)) in (None, "log")
     with pytest.raises(InputError):
         read_stacks(str(path), 0)
@@ -680,7 +680,7 @@ def test_garbage(tmp_path, data):
 def test_garbage_between_lines_does_not_hide_them(tmp_path):
     path = tmp_path / "log.txt"
     path.write_bytes(b"\xff\x00\x80\n[rank1]: RuntimeError: CUDA error: \xff\n\x00")
-    assert [event.rank for event in read_log(str(path))] == [1]
+    assert [event.rank for event in read_starts(str(path))[0]] == [1]
 
 
 def test_a_log_of_many_ranks_and_numbers_beyond_all_ranks(tmp_path):
@@ -688,7 +688,7 @@ def test_a_log_of_many_ranks_and_numbers_beyond_all_ranks(tmp_path):
     text = "".join(f"[rank{number}]: Broken pipe\n[rank{number}]: Traceback (most recent call last):\n"
                    for number in range(30_000))  # fmt: skip
     path.write_text(text + "[rank9999999]: Broken pipe\n[rank99999999]: Broken pipe\n")
-    events = read_log(str(path))
+    events = read_starts(str(path))[0]
     assert len(events) == 30_002
     assert [event.rank for event in events[-2:]] == [None, None]
 

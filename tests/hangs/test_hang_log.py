@@ -11,7 +11,8 @@ import pytest
 from traceops.core.errors import InputError
 from traceops.hangs.diagnose import diagnose
 from traceops.hangs.evidence import GroupStatus
-from traceops.hangs.readers.hang_log import read_log, records_from_log
+from traceops.hangs.readers.hang_log import read_starts
+from traceops.hangs.readers.log_events import records_from_log
 from traceops.render.hang.tables import ranks_table
 from traceops.report.hang_text import merged_ranks
 
@@ -28,13 +29,13 @@ def read(tmp_path):
     def read_text(text: str, rank: int | None = None):
         path = tmp_path / "log.txt"
         path.write_bytes(text.encode())
-        return read_log(str(path), rank)
+        return read_starts(str(path), rank)[0]
 
     return read_text
 
 
 def events_of(name: str, *kinds: str):
-    return [event for event in read_log(str(DATA / f"{name}.txt")) if not kinds or event.kind in kinds]
+    return [event for event in read_starts(str(DATA / f"{name}.txt"))[0] if not kinds or event.kind in kinds]
 
 
 def test_a_rank_that_skips_a_collective_is_behind_the_others():
@@ -503,11 +504,11 @@ def test_compressed_and_unreadable(tmp_path):
 
     path = tmp_path / "log.gz"
     path.write_bytes(gzip.compress(f"{CLOSED}\n".encode() * 3))
-    assert len(read_log(str(path))) == 3
+    assert len(read_starts(str(path))[0]) == 3
     path.write_bytes(path.read_bytes()[:-9])
-    read_log(str(path))
+    read_starts(str(path))
     with pytest.raises(InputError):
-        read_log(str(tmp_path / "none.txt"))
+        read_starts(str(tmp_path / "none.txt"))
 
 
 def test_a_compressed_log_is_found_whatever_its_name(tmp_path):

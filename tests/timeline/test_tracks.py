@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from small_traces import BASE, HOST, arrow, timeline_of, training, write_run, write_trace, x
 from timeline_reading import check_nesting, ns
 
+from traceops.across.clocks import ClockFit
 from traceops.measure.ledger import BUCKETS
 from traceops.pipeline.analyze import analyze
+from traceops.timeline.packets import lanes_of
 from traceops.timeline.pieces import CannotWrite, PieceWriter, crc_of_both, join
-from traceops.timeline.reader import Shift, TimelineHeader, format_us, parse_us, place_files
-from traceops.timeline.tracks import Slice, spread
+from traceops.timeline.reader import TimelineHeader, format_us, parse_us, place_files
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -144,17 +145,12 @@ def test_names_from_traces_are_text(tmp_path: Path) -> None:
 
 
 def test_overlapping_slices_are_spread() -> None:
-    bundles = [(Slice("", a, b),) for a, b in [(0, 10), (5, 15), (10, 20), (12, 14), (0, 10), (15, 15), (20, 30)]]
-    assert spread(bundles) == [0, 2, 0, 1, 1, 1, 0]
-    assert spread(bundles, nest=True) == [0, 1, 0, 0, 0, 0, 0]
+    spans = [(0, 10), (5, 15), (10, 20), (12, 14), (0, 10), (15, 15), (20, 30)]
+    assert lanes_of(spans, nest=False) == [0, 2, 0, 1, 1, 1, 0]
+    assert lanes_of(spans, nest=True) == [0, 1, 0, 0, 0, 0, 0]
     for nest in (False, True):
-        lanes = spread(bundles, nest)
-        check_nesting(
-            [
-                {**x("", own.start, own.end - own.start), "tid": lane}
-                for (own,), lane in zip(bundles, lanes, strict=True)
-            ]
-        )
+        lanes = lanes_of(spans, nest=nest)
+        check_nesting([{**x("", a, b - a), "tid": lane} for (a, b), lane in zip(spans, lanes, strict=True)])
 
 
 @given(st.binary(), st.binary())
@@ -210,12 +206,12 @@ def test_a_file_without_a_zero_is_put_beside_the_others() -> None:
         3: TimelineHeader(None, year + 1000, None),  # of the clocks' own time, as traces with all digits are
         4: TimelineHeader(None, None, None),
     }
-    placements, borrowed = place_files(headers, {2: Shift(0)})
+    placements, borrowed = place_files(headers, {2: ClockFit(0)})
     assert borrowed == (1,)
     assert {r: placements[r].place_one(h.first_ns) for r, h in headers.items() if h.first_ns is not None} == {
         0: 5, 1: 7, 2: 9, 3: 1000,
     }  # fmt: skip
-    fitted, borrowed = place_files(headers, {1: Shift(year + 100)})
+    fitted, borrowed = place_files(headers, {1: ClockFit(year + 100)})
     assert (fitted[1].place_one(7), borrowed) == (107, ())
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -15,13 +16,9 @@ from numpy.typing import NDArray
 
 from traceops.across.match import MatchedCollectives, match_collectives
 from traceops.core.arrays import Int, median, nanmedian, uniques
-from traceops.measure.copies import CopyKind, RankCopies
+from traceops.measure.copies import RankCopies
 from traceops.measure.found_steps import LEAST_STEPS
-from traceops.measure.host import AnomalyChecks, HeldLaunches
-from traceops.measure.host_places import StackTime
 from traceops.measure.inventory import RankInventory
-from traceops.measure.ledger import RankLedger
-from traceops.measure.phases import BackwardSync
 from traceops.measure.program import PAINTED, RankProgram
 from traceops.measure.steps import FAR, NO_STEP, far_beyond, typical_steps
 from traceops.measure.summary import RankSummary, numbered_steps
@@ -100,46 +97,45 @@ def _renumbered(summary: RankSummary, shift: int) -> RankSummary:
     )
 
 
+_R = TypeVar("_R", bound=Struct)
+
+
+def _summed(record: _R, *names: str) -> _R:
+    """The record with these columns, a number a step, as that of one step."""
+    return replace(record, **{name: getattr(record, name).sum(keepdims=True) for name in names})
+
+
 def as_one_window(summary: RankSummary) -> RankSummary:
     """The same rank with all its steps taken as one, from the first one's start to the last one's end."""
     count = len(summary.step_numbers)
-    step = summary.comm.step
+    step, ledger, backward = summary.comm.step, summary.ledger, summary.backward
+    buckets = {name: ns.sum(keepdims=True) for name, ns in ledger.buckets.items()}
     return replace(
         summary,
         step_numbers=np.array([NO_STEP]),
         step_edges=summary.step_edges[[0, -1]],
         empty_steps=(),
-        ledger=_ledger(summary.ledger),
+        ledger=replace(ledger, duration=ledger.duration.sum(keepdims=True), buckets=buckets),
         comm=replace(summary.comm, step=np.where(step < 0, step, np.where(step < count, 0, 1))),
         program=_program(summary.program, summary.step_edges),
         inventory=_inventory(summary.inventory),
         host=replace(summary.host, extra=()),
-        backward=_backward(summary.backward),
+        backward=replace(
+            backward,
+            steps_with_backward=min(backward.steps_with_backward, 1),
+            steps_synchronised=min(backward.steps_synchronised, 1),
+            device_end=backward.device_end.max(keepdims=True),
+        ),
         copies=None if summary.copies is None else _copies(summary.copies),
-        stacks=tuple(map(_stack_time, summary.stacks)),
-        anomaly=None
-        if summary.anomaly is None
-        else AnomalyChecks(summary.anomaly.count.sum(keepdims=True), summary.anomaly.host_ns.sum(keepdims=True)),
-        held=tuple(map(_held, summary.held)),
-        host_work=None
-        if summary.host_work is None
-        else replace(summary.host_work, idle_ns=summary.host_work.idle_ns.sum(keepdims=True)),
+        stacks=tuple(
+            replace(_summed(one, "host_ns"), idle_ns=one.idle_ns.sum(axis=1, keepdims=True)) for one in summary.stacks
+        ),
+        anomaly=None if summary.anomaly is None else _summed(summary.anomaly, "count", "host_ns"),
+        held=tuple(_summed(one, "idle_ns", "count") for one in summary.held),
+        host_work=None if summary.host_work is None else _summed(summary.host_work, "idle_ns"),
         steps_by="window",
         step_mark="",
     )
-
-
-def _held(held: HeldLaunches) -> HeldLaunches:
-    return replace(held, idle_ns=held.idle_ns.sum(keepdims=True), count=held.count.sum(keepdims=True))
-
-
-def _stack_time(time: StackTime) -> StackTime:
-    return replace(time, host_ns=time.host_ns.sum(keepdims=True), idle_ns=time.idle_ns.sum(axis=1, keepdims=True))
-
-
-def _ledger(ledger: RankLedger) -> RankLedger:
-    buckets = {name: ns.sum(keepdims=True) for name, ns in ledger.buckets.items()}
-    return RankLedger(ledger.duration.sum(keepdims=True), buckets, ledger.exposed, ledger.unrecorded)
 
 
 def _program(program: RankProgram, edges: Int) -> RankProgram:
@@ -159,42 +155,18 @@ def _program(program: RankProgram, edges: Int) -> RankProgram:
 
 
 def _inventory(inventory: RankInventory) -> RankInventory:
-    known = (inventory.step_bytes >= 0).all()
-    return replace(
-        inventory,
-        step_kernels=inventory.step_kernels.sum(keepdims=True),
-        step_collectives=inventory.step_collectives.sum(keepdims=True),
-        step_bytes=inventory.step_bytes.sum(keepdims=True) if known else np.array([-1]),
-        step_blocking=inventory.step_blocking.sum(keepdims=True),
-    )
+    whole = inventory.step_bytes.sum(keepdims=True) if (inventory.step_bytes >= 0).all() else np.array([-1])
+    return replace(_summed(inventory, "step_kernels", "step_collectives", "step_blocking"), step_bytes=whole)
 
 
 def _copies(copies: RankCopies) -> RankCopies:
-    kinds = tuple(_copy_kind(kind) for kind in copies.kinds)
-    return replace(copies, kinds=kinds, sync_ns=copies.sync_ns.sum(keepdims=True))
-
-
-def _copy_kind(kind: CopyKind) -> CopyKind:
-    known = kind.total_bytes[kind.total_bytes >= 0]
-    return replace(
-        kind,
-        count=kind.count.sum(keepdims=True),
-        bytes=np.array([kind.size]),
-        total_bytes=known.sum(keepdims=True) if len(known) else np.array([-1]),
-        device_ns=kind.device_ns.sum(keepdims=True),
-        blocked_ns=kind.blocked_ns.sum(keepdims=True),
-        alone_ns=kind.alone_ns.sum(keepdims=True),
-        exposed_ns=kind.exposed_ns.sum(keepdims=True),
-    )
-
-
-def _backward(backward: BackwardSync) -> BackwardSync:
-    return replace(
-        backward,
-        steps_with_backward=min(backward.steps_with_backward, 1),
-        steps_synchronised=min(backward.steps_synchronised, 1),
-        device_end=backward.device_end.max(keepdims=True),
-    )
+    kinds = []
+    for kind in copies.kinds:
+        known = kind.total_bytes[kind.total_bytes >= 0]
+        one = _summed(kind, "count", "device_ns", "blocked_ns", "alone_ns", "exposed_ns")
+        total = known.sum(keepdims=True) if len(known) else np.array([-1])
+        kinds.append(replace(one, bytes=np.array([kind.size]), total_bytes=total))
+    return replace(_summed(copies, "sync_ns"), kinds=tuple(kinds))
 
 
 # Ranks that were recorded at another time than the others and share no collective with them: of another capture.

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from traceops.across.match import Collective, MatchedCollectives
 from traceops.core.arrays import Int, median, merge, percentiles, union
@@ -64,6 +64,7 @@ def align_clocks(
     """Fit offset and drift by Theil–Sen on ends of collectives, along a spanning tree over the groups. Ranks of one
     host share its clock: they get the median of their fits, unless their own ends contradict that (a trace whose times
     were shifted), and one without anchors gets another's."""
+    hosts = hosts or {}
     ends = {summary.rank: summary.comm.end for summary in ranks}
     anchors: dict[int, dict[int, int]] = {rank: {} for rank in ends}
     together = _end_together(ranks, matching)
@@ -74,11 +75,13 @@ def align_clocks(
             for rank, position in collective.members:
                 anchors[rank][number] = int(ends[rank][position])
     fits = _along_tree(anchors)
-    fits |= _of_their_hosts(fits, anchors.keys() - fits.keys(), hosts or {})
+    # A rank that shares no anchor with the others takes the fit of one of its host.
+    by_host = {hosts.get(rank): fits[rank] for rank in sorted(fits) if hosts.get(rank) is not None}
+    fits |= {rank: by_host[host] for rank in anchors.keys() - fits.keys() if (host := hosts.get(rank)) in by_host}
     unaligned = tuple(sorted(anchors.keys() - fits.keys()))
     fits |= dict.fromkeys(unaligned, ClockFit())
     own = _spreads(fits, anchors)
-    fits = _one_a_host(fits, anchors, hosts or {}, own)
+    fits = _one_a_host(fits, anchors, hosts, own)
     spread = _spreads(fits, anchors)
     if len(own) and median(spread) > _ONE_CLOCK_NS:
         spread = own  # late threads, and no clock is at fault: each rank's own fit says whether pairs are right
@@ -106,14 +109,6 @@ def _end_together(ranks: Sequence[RankSummary], matching: MatchedCollectives) ->
     return found
 
 
-def _of_their_hosts(
-    fits: Mapping[int, ClockFit], others: Iterable[int], hosts: Mapping[int, str | None]
-) -> dict[int, ClockFit]:
-    """The fits of ranks that share no anchor with the others, but the host of one that has a fit."""
-    by_host = {host: fits[rank] for rank in sorted(fits) if (host := hosts.get(rank)) is not None}
-    return {rank: by_host[host] for rank in others if (host := hosts.get(rank)) is not None and host in by_host}
-
-
 def theil_sen(x: Int, y: Int) -> tuple[float, float]:
     """Slope and the value at median x of the line through the medians [Theil 1950, Sen 1968]."""
     middle = median(x)
@@ -126,22 +121,17 @@ def theil_sen(x: Int, y: Int) -> tuple[float, float]:
     return slope, float(median(y - slope * (x - middle)))
 
 
-def _ranks_by_anchor(anchors: dict[int, dict[int, int]]) -> dict[int, list[int]]:
-    ranks: dict[int, list[int]] = defaultdict(list)
-    for rank, own in anchors.items():
-        for number in own:
-            ranks[number].append(rank)
-    return ranks
-
-
 def _along_tree(anchors: dict[int, dict[int, int]]) -> dict[int, ClockFit]:
     """Fits of all ranks that can be reached from the one with most anchors, each through its best neighbour."""
     if not anchors:
         return {}
-    by_anchor = _ranks_by_anchor(anchors)
+    by_anchor: dict[int, list[int]] = defaultdict(list)
+    for rank, own in anchors.items():
+        for number in own:
+            by_anchor[number].append(rank)
     root = min(anchors, key=lambda rank: (-len(anchors[rank]), rank))
     fits = {root: ClockFit()}
-    shared: dict[int, list[tuple[int, float]]] = defaultdict(list)  # rank -> anchors and their common time
+    shared: dict[int, list[tuple[int, int]]] = defaultdict(list)  # rank -> anchors and their common time
     known: dict[int, float] = {}
     newly = [root]
     while True:
@@ -153,14 +143,14 @@ def _along_tree(anchors: dict[int, dict[int, int]]) -> dict[int, ClockFit]:
                 for other in by_anchor[number]:
                     if other not in fits:
                         shared[other].append((number, int(moment)))
-        candidates = [rank for rank in shared if rank not in fits and len(shared[rank]) >= _LEAST_ANCHORS]
-        if not candidates:
+        most = max(map(len, shared.values()), default=0)
+        if most < _LEAST_ANCHORS:
             return fits
-        most = max(len(shared[rank]) for rank in candidates)
-        newly = [rank for rank in candidates if len(shared[rank]) == most]
+        newly = [rank for rank, met in shared.items() if len(met) == most]
         for rank in newly:
-            theirs = np.array([anchors[rank][number] for number, _ in shared[rank]], dtype=np.int64)
-            fits[rank] = _fit(theirs, np.array([moment for _, moment in shared[rank]], dtype=np.int64))
+            met, moments = zip(*shared.pop(rank), strict=True)
+            theirs = np.array([anchors[rank][number] for number in met], dtype=np.int64)
+            fits[rank] = _fit(theirs, np.array(moments, dtype=np.int64))
 
 
 def _fit(own: Int, common: Int) -> ClockFit:
@@ -186,28 +176,24 @@ def _fit(own: Int, common: Int) -> ClockFit:
 def _one_a_host(
     fits: dict[int, ClockFit],
     anchors: dict[int, dict[int, int]],
-    hosts: Mapping[int, Any],
-    spread: np.ndarray[Any, Any],
+    hosts: Mapping[int, str | None],
+    spread: NDArray[np.float64],
 ) -> dict[int, ClockFit]:
     """Ranks whose traces came from one clock get its fit: less noise, and kernels keep their order."""
     most = max(_ONE_CLOCK_NS, _NOISE * median(spread) if len(spread) else 0.0)
-    by_host: dict[Any, list[int]] = defaultdict(list)
+    by_host: dict[str, list[int]] = defaultdict(list)
     for rank in fits:
-        if hosts.get(rank) is not None and anchors[rank]:
-            by_host[hosts[rank]].append(rank)
+        if (host := hosts.get(rank)) is not None and anchors[rank]:
+            by_host[host].append(rank)
     result = dict(fits)
     for own in by_host.values():
-        if len(own) < 2:
-            continue
-        offsets = np.array([fits[rank].offset_ns for rank in own])
-        agree = np.ptp(offsets) < most and all(not fits[rank].drift for rank in own)
-        if agree:
-            shared = ClockFit(int(median(offsets)))
-            result |= dict.fromkeys(own, shared)
+        offsets = [fits[rank].offset_ns for rank in own]
+        if max(offsets) - min(offsets) < most and not any(fits[rank].drift for rank in own):
+            result |= dict.fromkeys(own, ClockFit(int(median(offsets))))
     return result
 
 
-def _spreads(fits: dict[int, ClockFit], anchors: dict[int, dict[int, int]]) -> np.ndarray[Any, Any]:
+def _spreads(fits: dict[int, ClockFit], anchors: dict[int, dict[int, int]]) -> NDArray[np.float64]:
     """Per anchor, last minus first end among its members after alignment, ns."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}

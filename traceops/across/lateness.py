@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -49,6 +49,14 @@ class Lateness(Struct, frozen=True, dict=True):
     def share(self, rank: int) -> float | None:
         """Part of all waiting that this rank caused; None where nobody waited."""
         return float(self.caused[rank].sum()) / self.total_ns if self.total_ns > 0 else None
+
+
+def by_cause(spent: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Time by WORK as time by CAUSES, ns."""
+    found = dict.fromkeys(CAUSES, 0.0)
+    for work, ns in spent:
+        found[CAUSE_OF.get(work, "unknown")] += ns
+    return found
 
 
 def least_share(ranks: int) -> float:
@@ -205,10 +213,8 @@ def _shares(
     if rank == other:
         return {(rank, _BEFORE): 1.0}
     shares: Shares = defaultdict(float)
-    own, others = (
-        _since_origin(state[rank], origin[rank], node),
-        _since_origin(state[other], origin[other], other_node),
-    )
+    own = _since_origin(state[rank], origin[rank], node)
+    others = _since_origin(state[other], origin[other], other_node)
     on_gpu = state[rank].summary.on_gpu
     for bucket, spent, theirs in zip(WORK, own, others, strict=True):
         more = spent - theirs

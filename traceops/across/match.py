@@ -84,10 +84,6 @@ class MatchedCollectives(Struct, frozen=True):
         return round(100.0 * (1.0 - (sum(self.unmatched.values()) + inside - self.events) / inside), 2)
 
 
-def _sizes_differ(args: Sequence[CommArgs | None]) -> bool:
-    return len({(one.elements_in, one.dtype) for one in args if one is not None}) > 1
-
-
 def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> MatchedCollectives:
     """Match by (global ranks of the group, description, operation), and in it by sequence or from the end. Sends and
     receives go by their two ends, in order (send_receive.py). Windows start at different moments but ranks leave a step
@@ -111,11 +107,12 @@ def match_collectives(ranks: Sequence[RankSummary], world: tuple[int, ...]) -> M
         unmatched[send_receive.NO_PARTNER] += sum(map(len, positions.values())) - len(group) * len(paired)
         for members in paired:
             args_of = [summaries[rank].comm.args[position] for rank, position in members]
-            if _sizes_differ(args_of) and not _uneven_by_design(op):
+            sizes = {(args.elements_in, args.dtype) for args in args_of if args is not None}
+            if len(sizes) > 1 and not _uneven_by_design(op):
                 unmatched[send_receive.OTHER_SIZE] += len(members)
                 continue
             spent = [durations[rank][position] for rank, position in members]
-            collectives.append(_collective(group, description, op, members, args_of[0], spent))
+            collectives.append(_collective((group, description, op), members, args_of[0], spent))
     exchanges, apart, alone = send_receive.match_exchanges(ranks, world)
     unmatched.update(alone)
     for exchange in exchanges:
@@ -193,23 +190,17 @@ def waits_by_rank(matching: MatchedCollectives, ranks: Sequence[RankSummary]) ->
 
 
 def _collective(
-    group: tuple[int, ...],
-    description: str,
-    op: str,
+    key: tuple[tuple[int, ...], str, str],
     members: tuple[tuple[int, int], ...],
     args: CommArgs | None,
     durations: list[int],
 ) -> Collective:
+    """key: group, description and operation."""
     transfer = min(durations)
-    elements = None
-    if args is not None:
-        known = [n for n in (args.elements_in, args.elements_out) if n is not None]
-        elements = max(known, default=None)  # nccl-tests counts the larger side of gather and scatter
+    known = [n for n in (args.elements_in, args.elements_out) if n is not None] if args is not None else []
     return Collective(
-        group=group,
-        description=description,
-        op=op,
-        elements=elements,
+        *key,
+        elements=max(known, default=None),  # nccl-tests counts the larger side of gather and scatter
         dtype=args.dtype if args is not None else None,
         members=members,
         transfer_ns=transfer,

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from traceops.across.match import Collective, MatchedCollectives, waits_by_rank
+from traceops.across.match import MatchedCollectives, waits_by_rank
 from traceops.across.send_receive import Event
 from traceops.core.arrays import Int, Intervals, intersect, median, percentiles, subtract, union
 from traceops.measure.exchanges import BACKWARD
@@ -324,39 +324,34 @@ def measure_bubbles(
     for pipeline in pipelines:
         own = [by_rank[rank] for rank in pipeline.ranks]
         sends = MatchedCollectives(tuple(matching.collectives[i] for i in pipeline.collectives), 0, {})
-        among = _among(pipeline, matching)
+        # Other collectives of its stages alone, as for gradients of a tied weight or a norm, wait for it to drain.
+        members = frozenset(pipeline.ranks)
+        among = tuple(one for one in matching.collectives if not one.links and members.issuperset(one.group))
         waits = waits_by_rank(replace(sends, collectives=(*sends.collectives, *among)), own)
         at_end = waits_by_rank(replace(sends, collectives=among), own)
         stages = _stages(pipeline, own, waits, _for_gradients(pipeline, sends, own, at_end), typical)
         bubble = Bubble(pipeline, stages)
-        times, sending = (_against_others(bubble.slowest.rank, own), _sending(waits_by_rank(sends, own), own, typical))
-        found.append(replace(bubble, slower=_slower(times), slower_alike=_slower_alike(times), sending=sending))
+        times = _against_others(bubble.slowest.rank, own)
+        of_sends = waits_by_rank(sends, own)
+        sending = []
+        for summary in own:
+            _, turn, end = of_sends[summary.rank]
+            sending.append(_mean_within(intersect(summary.ledger.exposed, union(turn, end)), summary, typical))
+        found.append(
+            replace(
+                bubble,
+                slower=sum(took for took, _ in times) / sum(usual for _, usual in times) if times else None,
+                slower_alike=_slower_alike(times),
+                sending=float(np.mean(sending)),
+            )
+        )
     return tuple(replace(bubble, twins=_twins(bubble, found)) for bubble in found)
 
 
 def _twins(bubble: Bubble, every: Sequence[Bubble]) -> tuple[StageTimes, ...]:
     """The slowest stage of a pipeline as the others of as many stages have it."""
-    return tuple(
-        other.stages[bubble.slowest.stage]
-        for other in every
-        if other is not bubble and len(other.stages) == len(bubble.stages)
-    )
-
-
-def _sending(waits: Mapping[int, tuple[Int, Int, Int]], ranks: Sequence[RankSummary], typical: Typical) -> float:
-    """Exposed transfer of a pipeline's sends and receives, ns a step, mean over its ranks."""
-    spent = []
-    for summary in ranks:
-        _, turn, end = waits[summary.rank]
-        moving = intersect(summary.ledger.exposed, union(turn, end))
-        spent.append(_mean_within(moving, summary, typical))
-    return float(np.mean(spent))
-
-
-def _among(pipeline: Pipeline, matching: MatchedCollectives) -> tuple[Collective, ...]:
-    """Other collectives of its stages alone: gradients of a tied weight, a norm. They wait for it to drain."""
-    ranks = frozenset(pipeline.ranks)
-    return tuple(own for own in matching.collectives if not own.links and ranks.issuperset(own.group))
+    alike = [other for other in every if other is not bubble and len(other.stages) == len(bubble.stages)]
+    return tuple(other.stages[bubble.slowest.stage] for other in alike)
 
 
 def _for_gradients(
@@ -366,8 +361,8 @@ def _for_gradients(
     at_end: Mapping[int, tuple[Int, Int, Int]],
 ) -> dict[int, Intervals]:
     """When each rank waits for gradients, for somebody to take its own, or `at_end` of the step for the others."""
-    starts: dict[int, list[int]] = {summary.rank: [] for summary in ranks}
-    turns: dict[int, list[int]] = {summary.rank: [] for summary in ranks}
+    starts = {rank: start.tolist() for rank, (start, _, _) in at_end.items()}
+    turns = {rank: turn.tolist() for rank, (_, turn, _) in at_end.items()}
     begun = {summary.rank: summary.comm.start for summary in ranks}
     for collective in chosen.collectives:
         for (rank, position), wait in zip(collective.members, collective.wait_ns, strict=True):
@@ -376,10 +371,7 @@ def _for_gradients(
                 starts[rank].append(start)
                 turns[rank].append(start + wait)
     return {
-        rank: union(
-            np.concatenate((np.array(own, dtype=np.int64), at_end[rank][0])),
-            np.concatenate((np.array(turns[rank], dtype=np.int64), at_end[rank][1])),
-        )
+        rank: union(np.array(own, dtype=np.int64), np.array(turns[rank], dtype=np.int64))
         for rank, own in starts.items()
     }
 
@@ -443,11 +435,6 @@ def _against_others(slowest: int, ranks: Sequence[RankSummary]) -> list[tuple[fl
     own = next(summary for summary in ranks if summary.rank == slowest)
     shared = [kernel for kernel in own.kernels if counts.get(kernel.name) and spent[kernel.name] > 0]
     return [(k.total_us, k.count * spent[k.name] / counts[k.name]) for k in shared]
-
-
-def _slower(times: Sequence[tuple[float, float]]) -> float | None:
-    """Time of these kernels over what as many take on the others; None for none."""
-    return sum(own for own, _ in times) / sum(usual for _, usual in times) if times else None
 
 
 def _slower_alike(times: Sequence[tuple[float, float]]) -> float | None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from traceops.across.match import Collective, MatchedCollectives, waits_by_rank
 from traceops.across.replay.graph import WORK, Label, RankNodes, StepGraph, spent_before
-from traceops.across.roles import ROLE_ORDER, Roles
+from traceops.across.roles import ROLE_ORDER, Roles, kind_of
 from traceops.core.arrays import Int, Intervals, intersect, mean_ms, median, subtract, total, union
 from traceops.core.words import Role
 from traceops.measure.exchanges import message_bytes
@@ -258,7 +258,7 @@ def find_experts(ranks: Sequence[RankSummary], matching: MatchedCollectives, rol
     by_rank = {summary.rank: summary for summary in ranks}
     of_group: dict[tuple[int, ...], list[Collective]] = defaultdict(list)
     for collective, role in zip(matching.collectives, roles.of_collective, strict=True):
-        if role == "expert" and _is_all_to_all(collective.op) and _received(collective, by_rank) is not None:
+        if role == "expert" and kind_of(collective.op) == "all_to_all" and _received(collective, by_rank) is not None:
             of_group[collective.group].append(collective)
     found = [_experts(group, own, by_rank) for group, own in sorted(of_group.items())]
     return tuple(own for own in found if own is not None)
@@ -327,7 +327,3 @@ def _gbs(side: Sequence[Collective], ranks: Mapping[int, RankSummary]) -> float 
         return None
     moved = sum(float(np.mean(_received(c, ranks) or (0,))) * (1 - 1 / len(c.group)) for c in side)
     return moved / spent
-
-
-def _is_all_to_all(op: str) -> bool:
-    return op.replace("_", "").lower().startswith("alltoall")

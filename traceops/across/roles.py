@@ -100,7 +100,7 @@ class Moved(Struct):
         told = sum(n for (own, phase), n in source.items() if own == kind and phase != NOTHING)
         return sum(source[kind, phase] for phase in phases) / told if told else 0.0
 
-    def told(self, kind: OperationKind) -> bool:
+    def knows_pass(self, kind: OperationKind) -> bool:
         """Whether there are such calls, and the pass of most of them is known."""
         return 2 * self.calls[kind, NOTHING] < self.total(kind)
 
@@ -121,10 +121,16 @@ def roles_by_operations(moved: Moved) -> dict[OperationKind, Role]:
     give out; but recommenders exchange their tables' rows that way, and sequences are exchanged evenly: unknown. What
     else a group does goes with what it is known for.
     """
-    exchanged = _all_to_alls(moved)
-    reduced, scattered = _all_reduces(moved), _reduce_scatters(moved)
-    told = {role for role in (reduced, scattered) if role != "unknown"}
-    whole: Role = told.pop() if len(told) == 1 else "unknown"
+    reduced = _all_reduces(moved)
+    exchanged: Role = "unknown"
+    if moved.total("all_to_all") and not moved.computed.tables and (moved.computed.experts or moved.uneven):
+        exchanged = "expert"
+    scattered: Role = "unknown"
+    if moved.knows_pass("reduce_scatter"):
+        inner = moved.share("reduce_scatter", FORWARD)
+        scattered = "tensor" if inner >= _IN_FORWARD else "shard" if inner < _HARDLY else "unknown"
+    known = {role for role in (reduced, scattered) if role != "unknown"}
+    whole: Role = known.pop() if len(known) == 1 else "unknown"
     return {
         "all_reduce": reduced if reduced != "unknown" else whole,
         "reduce_scatter": scattered,
@@ -134,23 +140,10 @@ def roles_by_operations(moved: Moved) -> dict[OperationKind, Role]:
     }
 
 
-def _reduce_scatters(moved: Moved) -> Role:
-    if not moved.told("reduce_scatter"):
-        return "unknown"
-    inner = moved.share("reduce_scatter", FORWARD)
-    return "tensor" if inner >= _IN_FORWARD else "shard" if inner < _HARDLY else "unknown"
-
-
-def _all_to_alls(moved: Moved) -> Role:
-    if moved.computed.tables or not moved.total("all_to_all"):
-        return "unknown"
-    return "expert" if moved.computed.experts or moved.uneven else "unknown"
-
-
 def _all_reduces(moved: Moved) -> Role:
     if not moved.total("all_reduce"):
         return "unknown"
-    if not moved.told("all_reduce"):
+    if not moved.knows_pass("all_reduce"):
         return "tensor" if moved.computed.infers and _in_layers(moved) else "unknown"
     inner = moved.share("all_reduce", FORWARD)
     if inner >= _IN_FORWARD and _in_layers(moved):
@@ -169,7 +162,6 @@ def _only_flags(moved: Moved) -> bool:
     return not moved.without_size and moved.largest < _TINY
 
 
-_REDUCES = re.compile(r"all_?reduce|reduce_?scatter", re.I)
 _SCALAR_BYTES = 64  # what is as small is a number of the program's, no gradient
 _OF_LAYERS: tuple[Role, ...] = ("tensor", "context", "expert", "pipeline")
 
@@ -201,15 +193,10 @@ def reduced_behind_step(comm: CommEvents) -> int | None:
 
 def _sums(comm: CommEvents, position: int) -> bool:
     args = comm.args[position]
-    if not _reduces(comm.name[position] if args is None else args.op):
+    if kind_of(comm.name[position] if args is None else args.op) not in ("all_reduce", "reduce_scatter"):
         return False
     size = _bytes(comm, position)
     return size is None or size > _SCALAR_BYTES
-
-
-@lru_cache(maxsize=1024)
-def _reduces(op: str) -> bool:
-    return _REDUCES.search(op) is not None
 
 
 def _bytes(comm: CommEvents, position: int) -> int | None:
@@ -309,7 +296,7 @@ def find_roles(
         )
         for summary in ranks
     }
-    of_collective = tuple(_of_collective(collective, of_event) for collective in matching.collectives)
+    of_collective = tuple(of_event[one.members[0][0]][one.members[0][1]] for one in matching.collectives)
     found = [role for key, kinds in sorted(told.items()) for role in _roles_of(key, kinds, moved[key])]
     return Roles((*found, *_message_groups(group_at, of_event)), of_collective, of_event, computed.fused)
 
@@ -344,11 +331,8 @@ def _computed(ranks: Sequence[RankSummary]) -> Computed:
 
 def _roles_of(key: _Group, kinds: Mapping[OperationKind, _Told], moved: Mapping[int, Moved]) -> list[GroupRole]:
     """The roles of a group that its ranks moved anything for."""
-    return [GroupRole(*key, *own) for own in sorted({own for kind, own in kinds.items() if _does(moved, kind)})]
-
-
-def _does(by_rank: Mapping[int, Moved], kind: OperationKind) -> bool:
-    return any(moved.total(kind) for moved in by_rank.values())
+    used = {own for kind, own in kinds.items() if any(of_rank.total(kind) for of_rank in moved.values())}
+    return [GroupRole(*key, *own) for own in sorted(used)]
 
 
 def _told(key: _Group, by_rank: Mapping[int, Moved]) -> dict[OperationKind, _Told]:
@@ -427,11 +411,6 @@ def _of_event(
     if role == "unknown" and computed.fused and _SYMMETRIC.search(summary.comm.name[position]):
         return "tensor"  # what the products' operators do beside them
     return role
-
-
-def _of_collective(collective: Collective, of_event: Mapping[int, tuple[Role, ...]]) -> Role:
-    rank, position = collective.members[0]
-    return of_event[rank][position]
 
 
 def _message_groups(

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from traceops.core.arrays import begins_far, median, nanmedian
+from traceops.core.arrays import Int, begins_far, median, nanmedian
 from traceops.core.rank_files import EVENT, RECORDED, SPAN
 from traceops.measure.host_places import CodePlace, FunctionTime, LoaderWork
 
@@ -56,7 +56,7 @@ class WholeRun(Struct, frozen=True):
     """
 
     ranks: tuple[int, ...]
-    numbers: NDArray[np.int64]
+    numbers: Int
     took_ms: Floats
     timed: Mask
     like: Mask
@@ -138,9 +138,6 @@ def _median(took: Floats, known: Mask) -> Floats:
     return found
 
 
-FloatsOrNone = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Marks = NDArray[np.bool_]
 _MOST = 0.8  # of the steps: known by the device's own timeline
 _LEAST_KNOWN = 4  # steps: fewer do not tell what the others take
 _AHEAD = 0.8  # host ÷ device, of the median step: from there on down the host runs ahead
@@ -156,7 +153,7 @@ _MORE_IN_ALL = 1.05  # times as long in all steps: the device cannot have waited
 _OFTEN = 0.25  # of single steps and of spans: more than half of them may hold an odd step
 
 
-def device_ms(steps: NDArray[np.void], hosts: FloatsOrNone | None = None) -> FloatsOrNone:
+def device_ms(steps: NDArray[np.void], hosts: Floats | None = None) -> Floats:
     """Each step by the device's clock, ms; NaN where that is not known.
 
     steps: records of `core.step_log`, of one rank, in order. hosts: what they took by the clock of each rank's host,
@@ -185,11 +182,11 @@ def device_ms(steps: NDArray[np.void], hosts: FloatsOrNone | None = None) -> Flo
     return found
 
 
-def took_ms(steps: NDArray[np.void], device: FloatsOrNone | None) -> FloatsOrNone:
+def took_ms(steps: NDArray[np.void], device: Floats | None) -> Floats:
     """Each step, ms: by the device's clock where that is given, else by the host's. Behind the last event the device's
     time is not known. A host that runs ahead waits there in one step for the work of many, as anywhere else: such a
     step takes a usual one, and what its host held the device up for."""
-    host: FloatsOrNone = steps["host_us"] / 1e3
+    host: Floats = steps["host_us"] / 1e3
     if device is None:
         return host
     found, recorded = np.where(np.isnan(device), host, device), steps["flags"] & RECORDED > 0
@@ -207,12 +204,12 @@ def took_ms(steps: NDArray[np.void], device: FloatsOrNone | None) -> FloatsOrNon
     return found
 
 
-def single(steps: NDArray[np.void]) -> Marks:
+def single(steps: NDArray[np.void]) -> Mask:
     """Steps between two events: what the device took for each is known of it alone."""
     return np.asarray((steps["device_us"] > 0) & (steps["flags"] & SPAN == 0))
 
 
-def tells_pace(devices: FloatsOrNone, hosts: FloatsOrNone) -> bool:
+def tells_pace(devices: Floats, hosts: Floats) -> bool:
     """Whether steps are as long as the device takes. Both of the same steps, rank by step, ms. Not where the host is
     even and the device is not: that is behind now and then, and catches up while it waits for the host. A host that
     runs ahead is the less even one, for it waits in one step for the work of many, or in the end it has taken less time
@@ -223,7 +220,7 @@ def tells_pace(devices: FloatsOrNone, hosts: FloatsOrNone) -> bool:
     return _beyond_median(hosts) >= _STEADIER * _beyond_median(devices)
 
 
-def only_queued(steps: NDArray[np.void]) -> Marks:
+def only_queued(steps: NDArray[np.void]) -> Mask:
     """Steps that the host queued ahead of the device, whose own time nothing tells: their length is not known. Of a
     short run few steps have the device's time. Where these took longer than by the host's clock, so did others. Nor is
     that of a step in which the host waits for what it queued before."""
@@ -238,11 +235,11 @@ def only_queued(steps: NDArray[np.void]) -> Marks:
     return np.asarray((host < _QUEUED * usual) | waits)
 
 
-def _beyond_median(took: FloatsOrNone) -> float:
+def _beyond_median(took: Floats) -> float:
     return float(np.nansum(np.maximum(took - nanmedian(took, axis=1)[:, None], 0.0)))
 
 
-def is_known(steps: NDArray[np.void], device: FloatsOrNone) -> bool:
+def is_known(steps: NDArray[np.void], device: Floats) -> bool:
     """Whether the device's clock tells most of a rank's steps, the first and those under a profiler aside. Or a few of
     them, where events cost a short training much, if by these its host runs ahead, and all steps without a stall are
     then together as long as by the host's clock, which cannot be wrong about that."""
@@ -261,9 +258,7 @@ def is_known(steps: NDArray[np.void], device: FloatsOrNone) -> bool:
     return abs(float((told - host)[even].sum())) <= _AS_LONG * usual * int(even.sum())
 
 
-def _divide(
-    found: FloatsOrNone, first: Ints, last: Ints, took: FloatsOrNone, clocks: Sequence[FloatsOrNone], recorded: Marks
-) -> None:
+def _divide(found: Floats, first: Int, last: Int, took: Floats, clocks: Sequence[Floats], recorded: Mask) -> None:
     """Give each step of the spans its part, in `found`. clocks: of all hosts, and of the own."""
     count = last - first + 1
     usual = float(np.quantile(took / count, _OFTEN))
@@ -286,22 +281,22 @@ def _divide(
             found[first[at] : last[at] + 1] = usual + idle * (excess[at] / total)
 
 
-def _slowest(hosts: FloatsOrNone) -> FloatsOrNone:
+def _slowest(hosts: Floats) -> Floats:
     """Each step by the clock of the host that is through with all steps until then last: its peers wait for it."""
     known = hosts[~np.isnan(hosts).any(axis=1)]
-    through: FloatsOrNone = known.cumsum(axis=1).max(axis=0, initial=0.0)
+    through: Floats = known.cumsum(axis=1).max(axis=0, initial=0.0)
     return np.diff(through, prepend=0.0)
 
 
-def _idle(host: FloatsOrNone, usual: float) -> FloatsOrNone:
+def _idle(host: Floats, usual: float) -> Floats:
     """How long a device has nothing to do in each step: what it takes beyond the work that is queued, and its own. A
     host that ran ahead may wait in one step for the work of many: nothing idles then."""
-    idle: FloatsOrNone = np.maximum(host - usual - _queued(host, usual), 0.0)
+    idle: Floats = np.maximum(host - usual - _queued(host, usual), 0.0)
     return idle
 
 
-def _queued(host: FloatsOrNone, usual: float) -> FloatsOrNone:
+def _queued(host: Floats, usual: float) -> Floats:
     """Work that is queued when each step begins: a queue's waiting time [Lindley 1952], which begins at 0."""
     ahead = np.concatenate([[0.0], np.cumsum(usual - host)])
-    queued: FloatsOrNone = (ahead - np.minimum.accumulate(ahead))[:-1]
+    queued: Floats = (ahead - np.minimum.accumulate(ahead))[:-1]
     return queued

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +26,7 @@ REASONS = {0x4: "power_cap", 0x8: "hardware_slowdown", 0x20: "too_hot", 0x40: "t
 _BUSY_PCT = 50
 _LEAST_LOOKS = 3
 _LEAST_PRESENT = 0.25  # of the looks: a process that only passed by is left out
+_Row = tuple[Any, ...]
 
 
 class Stranger(Struct, frozen=True):
@@ -79,10 +80,14 @@ def machine_use(
 ) -> tuple[MachineUse, ...]:
     """For each rank that a launcher saw often enough while it trained, by rank."""
     entries = {e["rank"]: e for e in manifest.get("ranks") or () if isinstance(e.get("rank"), int)}
-    spans = {one.rank: _span_ms(one) for one in observed if len(one.steps) > 1}
+    spans = dict[int, tuple[float, float]]()
+    for one in observed:
+        if len(one.steps) > 1:
+            ends = step_ends_ns(one) / 1e6  # from the end of the first step, which holds the program's start
+            spans[one.rank] = float(ends[0]), float(ends[-1])
     found = []
     for log in logs:
-        by_rank: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
+        by_rank: dict[int, list[_Row]] = defaultdict(list)
         for row in log.ranks:
             begin, end = spans.get(int(row[1]), (0.0, 0.0))
             if begin <= row[0] <= end:
@@ -97,35 +102,33 @@ def machine_use(
 def _of_rank(
     rank: int,
     log: MachineLog,
-    rows: Sequence[tuple[Any, ...]],
+    rows: Sequence[_Row],
     entry: Mapping[str, Any],
     span: tuple[float, float],
     ours: set[int],
 ) -> MachineUse:
-    took = max(float(rows[-1][0] - rows[0][0]), 1.0)
-    host_rows, network = _within(log.hosts, span), _within(log.network, span)
+    hosts, network, others = _within(log.hosts, span), _within(log.network, span), _within(log.others, span)
     gpu = _gpu_of(log, entry)
     device = [row for row in _within(log.devices, span) if gpu is not None and row[1] == gpu.index]
     busy = [row for row in device if (row[6] or 0) >= _BUSY_PCT] or device
     reads = [row for row in _within(log.reads, span) if row[1] == rank]
-    others = _within(log.others, span)
     return MachineUse(
         rank=rank,
         host=log.host,
         looks=len(rows),
-        cpu_pct=_rate(rows, 3, took),
-        waited_pct=_rate(rows, 4, took),
-        crowded_pct=_crowded(rows),
+        cpu_pct=_pct_of(rows, 3, 0),
+        waited_pct=_pct_of(rows, 4, 0),
+        crowded_pct=_pct_of(rows, 4, 4, 7),  # waited or ran
         faults=None if rows[0][5] is None else float(rows[-1][5] - rows[0][5]),
-        stolen_pct=_stolen(host_rows),
-        refused_pct=_refused(host_rows),
+        stolen_pct=_pct_of(hosts, 1, 3),  # of the time in which the machine's cores were wanted
+        refused_pct=_pct_of(hosts, 2, 2, 4),  # refused by the container's quota, of that and what it used
         gpu=gpu,
-        mhz=_median(row[2] for row in busy),
-        power_w=_median(row[4] for row in busy),
-        celsius=_median(row[5] for row in busy),
+        mhz=_usual(busy, 2),
+        power_w=_usual(busy, 4),
+        celsius=_usual(busy, 5),
         reasons=_reasons(busy),
-        gpu_busy_pct=_mean([row[6] for row in device]),
-        host_cores=_per_second(host_rows, 3, 1e-3),
+        gpu_busy_pct=_usual(device, 6, np.mean),
+        host_cores=_per_second(hosts, 3, 1e-3),
         received=_per_second(network, 1),
         sent=_per_second(network, 2),
         read=_per_second(reads, 3),
@@ -136,86 +139,58 @@ def _of_rank(
     )
 
 
-def _within(rows: Sequence[tuple[Any, ...]], span: tuple[float, float]) -> list[tuple[Any, ...]]:
+def _within(rows: Sequence[_Row], span: tuple[float, float]) -> list[_Row]:
     return [row for row in rows if span[0] <= row[0] <= span[1]]
-
-
-def _span_ms(one: Observed) -> tuple[float, float]:
-    """From the end of the first step, which holds the program's start, to the end of the last, Unix ms."""
-    ends = step_ends_ns(one) / 1e6
-    return float(ends[0]), float(ends[-1])
 
 
 def _gpu_of(log: MachineLog, entry: Mapping[str, Any]) -> GpuFacts | None:
     device = entry.get("device")
-    told = device.get("uuid") if isinstance(device, dict) else None
-    if not isinstance(told, str):
+    uuid = device.get("uuid") if isinstance(device, dict) else None
+    if not isinstance(uuid, str):
         return None
-    wanted = told.removeprefix("GPU-")
+    wanted = uuid.removeprefix("GPU-")
     return next((g for g in log.gpus.values() if g.uuid and g.uuid.removeprefix("GPU-") == wanted), None)
 
 
-def _crowded(rows: Sequence[tuple[Any, ...]]) -> float | None:
-    if any(row[4] is None or row[7] is None for row in (rows[0], rows[-1])):
+def _grown(rows: Sequence[_Row], *columns: int) -> list[float] | None:
+    """By how much each of these counts grew; None where too few rows have them all."""
+    known = [row for row in rows if all(row[column] is not None for column in columns)]
+    if len(known) < _LEAST_LOOKS:
         return None
-    waited, ran = (max(float(rows[-1][column] - rows[0][column]), 0.0) for column in (4, 7))
-    return 100 * waited / (waited + ran) if waited + ran else 0.0
+    return [max(float(known[-1][column] - known[0][column]), 0.0) for column in columns]
 
 
-def _rate(rows: Sequence[tuple[Any, ...]], column: int, took_ms: float) -> float | None:
-    known = [row[column] for row in rows if row[column] is not None]
-    return 100 * max(float(known[-1] - known[0]), 0.0) / took_ms if len(known) >= _LEAST_LOOKS else None
+def _pct_of(rows: Sequence[_Row], part: int, *whole: int) -> float | None:
+    """Percent that the count `part` grew by, of what the counts `whole` grew by together; None where they are few."""
+    if (grown := _grown(rows, part, *whole)) is None:
+        return None
+    every = sum(grown[1:])
+    return 100 * grown[0] / every if every else 0.0
 
 
-def _per_second(rows: Sequence[tuple[Any, ...]], column: int, unit: float = 1.0) -> float | None:
+def _per_second(rows: Sequence[_Row], column: int, unit: float = 1.0) -> float | None:
     """How fast a count grows; None where it was looked at too rarely."""
-    known = [row for row in rows if row[column] is not None]
-    if len(known) < _LEAST_LOOKS or known[-1][0] <= known[0][0]:
-        return None
-    return unit * max(float(known[-1][column] - known[0][column]), 0.0) / (float(known[-1][0] - known[0][0]) / 1e3)
+    grown = _grown(rows, column, 0)
+    return unit * grown[0] / (grown[1] / 1e3) if grown and grown[1] else None
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [float(value) for value in values if value is not None]
-    return sum(known) / len(known) if len(known) >= _LEAST_LOOKS else None
+def _usual(rows: Sequence[_Row], column: int, of: Callable[[list[float]], Any] = median) -> float | None:
+    known = [float(row[column]) for row in rows if row[column] is not None]
+    return float(of(known)) if len(known) >= _LEAST_LOOKS else None
 
 
-def _stolen(rows: Sequence[tuple[Any, ...]]) -> float | None:
-    """Of the time in which the machine's cores were wanted, percent; None where that was not noted."""
-    known = [row for row in rows if row[1] is not None and row[3] is not None]
-    if len(known) < _LEAST_LOOKS:
-        return None
-    stolen, wanted = (max(float(known[-1][column] - known[0][column]), 0.0) for column in (1, 3))
-    return 100 * stolen / wanted if wanted else 0.0
-
-
-def _refused(rows: Sequence[tuple[Any, ...]]) -> float | None:
-    """Of the CPU time that the container wanted, percent that its quota refused; None where that was not noted."""
-    known = [row for row in rows if row[2] is not None and row[4] is not None]
-    if len(known) < _LEAST_LOOKS:
-        return None
-    refused, used = (max(float(known[-1][column] - known[0][column]), 0.0) for column in (2, 4))
-    return 100 * refused / (refused + used) if refused + used else 0.0
-
-
-def _median(values: Any) -> float | None:
-    known = [float(value) for value in values if value is not None]
-    return median(known) if len(known) >= _LEAST_LOOKS else None
-
-
-def _reasons(rows: Sequence[tuple[Any, ...]]) -> dict[str, float] | None:
+def _reasons(rows: Sequence[_Row]) -> dict[str, float] | None:
     known = [int(row[3]) for row in rows if row[3] is not None]
     if len(known) < _LEAST_LOOKS:
         return None
-    names = sorted(set(REASONS.values()))
     share = {
         name: 100 * sum(any(bits & bit for bit, of in REASONS.items() if of == name) for bits in known) / len(known)
-        for name in names
+        for name in sorted(set(REASONS.values()))
     }
     return {name: pct for name, pct in share.items() if pct}
 
 
-def _strangers_on_gpu(rows: Sequence[tuple[Any, ...]], ours: set[int]) -> tuple[Stranger, ...]:
+def _strangers_on_gpu(rows: Sequence[_Row], ours: set[int]) -> tuple[Stranger, ...]:
     """Processes that are not ours, only where the driver shows ours: else its numbers are of other processes."""
     seen: dict[int, list[int | None]] = defaultdict(list)
     active: dict[int, list[float]] = defaultdict(list)
@@ -238,7 +213,7 @@ def _strangers_on_gpu(rows: Sequence[tuple[Any, ...]], ours: set[int]) -> tuple[
     return tuple(sorted(found, key=lambda one: (-(one.busy_pct or 0.0), one.pid)))
 
 
-def _strangers_on_cores(rows: Sequence[tuple[Any, ...]], ours: set[int]) -> tuple[Stranger, ...]:
+def _strangers_on_cores(rows: Sequence[_Row], ours: set[int]) -> tuple[Stranger, ...]:
     """Processes that take cores, for so long as was looked for them. ours: ranks, those of other launchers too."""
     times = len({row[0] for row in rows})
     seen: dict[tuple[int, str], list[float]] = defaultdict(list)
@@ -299,41 +274,26 @@ def unfair_waits(observed: Sequence[Observed], uses: Sequence[MachineUse]) -> Co
     of_run = {one.rank: one.waited_pct for one in uses if one.waited_pct is not None}
     of_window = recorded_waits(observed)
     waits, parts, fair = core_waits(observed), dict[int, float](), dict[int, float]()
-    for rank in waits.of_rank:
-        peers = [other for other in refused if other != rank and other in of_run]
-        if peers and rank in refused and rank in of_run and rank in of_window:
-            window = of_window[rank].pct - _middle(
-                [of_window[peer].pct if peer in of_window else 0.0 for peer in peers]
-            )
-            run = of_run[rank] - _middle([of_run[peer] for peer in peers])
-            if window <= _AS_IN_THE_RUN * run:
-                others_pct = _middle([refused[peer] for peer in peers])
-                parts[rank] = _beyond(refused[rank], others_pct)
-                computes = {one: _computes(of_run[one], refused[one]) for one in (rank, *peers)}
-                more = max(computes[rank] - _middle([computes[peer] for peer in peers]), 0.0)
-                took_ms = 100 * of_window[rank].ms / of_window[rank].pct
-                fair[rank] = 1e6 * took_ms * more / 100 * _ratio(others_pct)
+    for rank in waits.of_rank.keys() & refused.keys() & of_run.keys() & of_window.keys():
+        if not (peers := [other for other in refused if other != rank and other in of_run]):
+            continue
+        window = of_window[rank].pct - median([of_window[peer].pct if peer in of_window else 0.0 for peer in peers])
+        if window > _AS_IN_THE_RUN * (of_run[rank] - median([of_run[peer] for peer in peers])):
+            continue
+        # The part of its waiting that it would not have where it is refused a core as often as its peers.
+        own, usual = _ratio(refused[rank]), _ratio(median([refused[peer] for peer in peers]))
+        parts[rank] = max(1 - usual / own, 0.0) if own else 0.0
+        # Percent of the time in which each has a core, by how long and how often it has none when it wants one.
+        has = {one: of_run[one] / _ratio(refused[one]) if refused[one] else 0.0 for one in (rank, *peers)}
+        more = max(has[rank] - median([has[peer] for peer in peers]), 0.0)
+        took_ms = 100 * of_window[rank].ms / of_window[rank].pct
+        fair[rank] = 1e6 * took_ms * more / 100 * usual
     return replace(waits, unfair=parts, fair_ns=fair)
-
-
-def _computes(waited_pct: float, refused_pct: float) -> float:
-    """Percent of the time in which a thread has a core, by how long and how often it has none when it wants one."""
-    return waited_pct / _ratio(refused_pct) if refused_pct else 0.0
 
 
 def _ratio(refused_pct: float) -> float:
     """What a thread waits for a core over what it has one for."""
     return refused_pct / max(100 - refused_pct, 1.0)
-
-
-def _middle(values: Sequence[float]) -> float:
-    return median(values)
-
-
-def _beyond(refused_pct: float, peers_pct: float) -> float:
-    """The part of a rank's waiting that it would not have where it is refused a core as often as its peers."""
-    own, other = _ratio(refused_pct), _ratio(peers_pct)
-    return max(1 - other / own, 0.0) if own else 0.0
 
 
 def recorded_waits(observed: Sequence[Observed]) -> dict[int, RecordedWait]:
@@ -442,29 +402,30 @@ def _memory_of_rank(
     rank: int, own: ManifestRank | None, seen: Observed | None, summary: RankSummary | None
 ) -> MemoryUse:
     own = own or ManifestRank(rank)
-    looks = np.zeros((0, 6), np.int64) if seen is None else seen.memory
-    calls, took = _allocating(summary)
-    # The program may have set torch's own record back.
-    peaks = (own.peak_memory_bytes, _most(looks, MOST_HELD))
-    reserved = (own.peak_reserved_bytes, _most(looks, MOST_RESERVED))
-    rows = _later_rows(seen)
-    if len(rows) < 2 or rows[-1, 0] <= rows[0, 0]:
-        a_step: float | None = None
-    else:
-        a_step = float(rows[-1, 1] - rows[0, 1]) / float(rows[-1, 0] - rows[0, 0])
+    looks, counters = np.zeros((0, 6), np.int64), np.zeros((0, 4), np.int64)
+    if seen is not None:
+        looks = seen.memory
+        # The later two thirds of the run: the allocator has what it needs by then.
+        counters = seen.allocator[seen.allocator[:, 0] >= seen.first + len(seen.steps) / 3]
+    steps, calls, retries, _ = (int(n) for n in counters[-1] - counters[0]) if len(counters) > 1 else (0, 0, 0, 0)
+    later = looks[len(looks) // 2 :]
+    later = later[later[:, RESERVED] > 0]
+    # Calls of a typical recorded step that take memory from the driver or give it back
+    allocating = summary.host.allocating if summary is not None and summary.on_gpu else ()
     return MemoryUse(
         rank=rank,
         capacity=own.device_bytes,
-        peak=max((size for size in peaks if size is not None), default=None) or None,
-        reserved=max((size for size in reserved if size is not None), default=None) or None,
+        # The program may have set torch's own record back.
+        peak=int(looks[:, MOST_HELD].max(initial=own.peak_memory_bytes or 0)) or None,
+        reserved=int(looks[:, MOST_RESERVED].max(initial=own.peak_reserved_bytes or 0)) or None,
         held=own.held,
         looks=looks,
         growth=growth(looks),
-        pieces=_pieces(looks),
-        retries=_later(seen, 2),
-        mallocs=a_step,
-        allocating_ms=took,
-        calls=calls,
+        pieces=median(later[:, PIECES] / later[:, RESERVED]) if len(later) else None,
+        retries=retries if len(counters) > 1 else None,
+        mallocs=calls / steps if steps > 0 else None,
+        allocating_ms=sum((call.usual_ms for call in allocating), 0.0),
+        calls=sum((call.usual for call in allocating), 0.0),
     )
 
 
@@ -495,34 +456,3 @@ def growth(looks: NDArray[np.int64]) -> Growth | None:
         first=int(least[0]),
         last=int(least[-1]),
     )
-
-
-def _most(looks: NDArray[np.int64], column: int) -> int | None:
-    return int(looks[:, column].max()) if len(looks) else None
-
-
-def _pieces(looks: NDArray[np.int64]) -> float | None:
-    later = looks[len(looks) // 2 :]
-    later = later[later[:, RESERVED] > 0]
-    return median(later[:, PIECES] / later[:, RESERVED]) if len(later) else None
-
-
-def _allocating(summary: RankSummary | None) -> tuple[float, float]:
-    """Calls of a typical recorded step that take memory from the driver or give it back, and their ms."""
-    if summary is None or not summary.on_gpu:
-        return 0.0, 0.0
-    own = summary.host.allocating
-    return sum(call.usual for call in own), sum(call.usual_ms for call in own)
-
-
-def _later_rows(seen: Observed | None) -> NDArray[np.int64]:
-    """The allocator's counters in the later two thirds of the run: it has what it needs by then."""
-    if seen is None or not len(seen.allocator):
-        return np.zeros((0, 4), np.int64)
-    rows = seen.allocator
-    return rows[rows[:, 0] >= seen.first + len(seen.steps) / 3]
-
-
-def _later(seen: Observed | None, column: int) -> int | None:
-    rows = _later_rows(seen)
-    return int(rows[-1, column] - rows[0, column]) if len(rows) > 1 else None

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import UNSET, Struct
-from numpy.typing import NDArray
 
-from traceops.across.lateness import CAUSE_OF, CAUSES, Lateness
+from traceops.across.lateness import Lateness, by_cause
 from traceops.across.replay.cure import as_peers, median_rank
 from traceops.across.replay.graph import WORK, StepGraph, Steps
 from traceops.across.replay.simulate import simulate
@@ -140,20 +139,20 @@ def _parts(graph: StepGraph, slow: Sequence[int], peers: Sequence[int]) -> list[
     """The slower ranks by what each spends its longer time in. Fewer than a group's stay apart only where that is
     beyond doubt; all are one where no group would be left."""
     usual = median([own_time(graph, rank) for rank in peers], axis=0)
-    by_cause = defaultdict[str, list[int]](list)
+    of_cause = defaultdict[str, list[int]](list)
     plain = dict[int, bool]()
     for rank in slow:
-        more = _by_cause(own_time(graph, rank) - usual)
+        more = by_cause(zip(WORK, (own_time(graph, rank) - usual).tolist(), strict=True))
         best = max(more, key=lambda cause: more[cause])
-        by_cause["host" if best == "gpu_compute" and rank in graph.on_cpu else best].append(rank)
+        of_cause["host" if best == "gpu_compute" and rank in graph.on_cpu else best].append(rank)
         plain[rank] = best != "unknown" and more[best] >= _COVERS * sum(more.values())
-    if not (groups := [ranks for ranks in by_cause.values() if len(ranks) >= LEAST_RANKS]):
+    if not (groups := [ranks for ranks in of_cause.values() if len(ranks) >= LEAST_RANKS]):
         return [tuple(slow)]
     most = max(groups, key=len)
-    for ranks in [ranks for ranks in by_cause.values() if len(ranks) < LEAST_RANKS]:
+    for ranks in [ranks for ranks in of_cause.values() if len(ranks) < LEAST_RANKS]:
         most += [rank for rank in ranks if not plain[rank]]
         ranks[:] = [rank for rank in ranks if plain[rank]]
-    return [tuple(sorted(ranks)) for ranks in by_cause.values() if ranks]
+    return [tuple(sorted(ranks)) for ranks in of_cause.values() if ranks]
 
 
 def _group(
@@ -195,18 +194,9 @@ def _group(
     )
 
 
-def _by_cause(spent: NDArray[np.float64]) -> dict[str, float]:
-    """Time by WORK as time by CAUSES, ns."""
-    found = dict.fromkeys(CAUSES, 0.0)
-    for work, ns in zip(WORK, spent.tolist(), strict=True):
-        found[CAUSE_OF.get(work, "unknown")] += ns
-    return found
-
-
 def _cause(graph: StepGraph, group: Sequence[int], peers: Sequence[int], longer: float) -> str:
     """What most of the time that the group takes longer goes to."""
-    more = median([own_time(graph, rank) for rank in group], axis=0)
-    more = more - median([own_time(graph, rank) for rank in peers], axis=0)
-    by_cause = _by_cause(more)
-    best = max(by_cause, key=lambda cause: by_cause[cause])
-    return best if by_cause[best] >= _COVERS * longer else "unknown"
+    own, others = (median([own_time(graph, rank) for rank in ranks], axis=0) for ranks in (group, peers))
+    more = by_cause(zip(WORK, (own - others).tolist(), strict=True))
+    best = max(more, key=lambda cause: more[cause])
+    return best if more[best] >= _COVERS * longer else "unknown"

@@ -10,9 +10,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from traceops.across.lateness import CAUSE_OF, CAUSES, LEAST_SHARE, Lateness, least_share
+from traceops.across.lateness import CAUSES, LEAST_SHARE, Lateness, by_cause, least_share
 from traceops.across.replay.graph import WORK, StepGraph, Steps
-from traceops.across.replay.programs import LatePlaces, late_places
+from traceops.across.replay.programs import late_places
 from traceops.across.replay.simulate import simulate
 from traceops.across.replay.what_if import HOST, LOADING, Replays
 from traceops.across.work import far_beyond, host_ns, loads_longer, own_steps, own_time
@@ -52,7 +52,11 @@ def cause_of(
     graph = replays.graph
     charged = dict(zip(CAUSES, lateness.caused[rank].sum(axis=1).tolist(), strict=True))
     if not peers and (places := late_places(graph, rank)) is not None:
-        charged = _by_cause(graph, rank, places)  # who is late elsewhere hides what the others wait for it
+        # Who is late elsewhere hides what the others wait for it.
+        charged = by_cause((work, max(more, 0.0)) for work, more in places.more.items())
+        if rank in graph.on_cpu:
+            charged["host"] += charged["gpu_compute"]
+            charged["gpu_compute"] = 0.0
     total = sum(charged.values())
     if not loads_longer(graph, rank, peers, 0.5 * charged["input"] / max(len(peers), 1)):
         # It loads as long as they do; what they wait for it elsewhere only hides theirs.
@@ -65,15 +69,6 @@ def cause_of(
     if best != "unknown" and charged[best] >= _COVERS * total > 0 and (lateness.share(rank) or 0) >= LEAST_SHARE:
         return best
     return _cause_by_replay(replays, rank, peers, rest, float(saved.mean()))
-
-
-def _by_cause(graph: StepGraph, rank: int, places: LatePlaces) -> dict[str, float]:
-    """What a rank takes longer where it is late, by CAUSES."""
-    found = dict.fromkeys(CAUSES, 0.0)
-    for work, more in places.more.items():
-        cause = CAUSE_OF.get(work, "unknown")
-        found["host" if cause == "gpu_compute" and rank in graph.on_cpu else cause] += max(more, 0.0)
-    return found
 
 
 def _cause_by_replay(replays: Replays, rank: int, peers: Sequence[int], rest: Sequence[int], saved: float) -> str:

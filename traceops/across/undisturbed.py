@@ -170,18 +170,14 @@ def _waits(lights: Mapping[int, LightActivity], summaries: Sequence[RankSummary]
                 members[group][summary.rank].append(at)
     alone = {rank: np.full(len(light.name), -1, np.int64) for rank, light in lights.items()}
     for group, own in members.items():
-        if set(own) != set(group) or len(group) < 2 or not _same(lights, own):
+        # Members are matched where all ran the same collectives in the same order.
+        names = {tuple(lights[rank].name[at] for at in places) for rank, places in own.items()}
+        if set(own) != set(group) or len(group) < 2 or len(names) > 1:
             continue
         lasted = np.array([(lights[rank].end - lights[rank].start)[own[rank]] for rank in group])
         for rank in group:
             alone[rank][own[rank]] = lasted.min(axis=0)
     return {rank: _split(light, alone[rank]) for rank, light in lights.items()}
-
-
-def _same(lights: Mapping[int, LightActivity], own: Mapping[int, list[int]]) -> bool:
-    """Whether all members ran the same collectives in the same order."""
-    names = {tuple(lights[rank].name[at] for at in places) for rank, places in own.items()}
-    return len(names) == 1
 
 
 def _split(light: LightActivity, transfer: NDArray[np.int64]) -> _Split:
@@ -204,17 +200,6 @@ class HostTurns(Struct, frozen=True):
     steps: tuple[int, int]
     other: int
     other_steps: tuple[int, int]
-
-
-def host_turns(looks: Sequence[LightLook], least_ms: float) -> HostTurns | None:
-    """The first window and the first later one that says otherwise, by `least_ms` a step each; None without one."""
-    for one, other in combinations(looks, 2):
-        late, then = _latest(one), _latest(other)
-        if late is None or then is None:
-            continue
-        if min(one.idle_ms[late] - one.idle_ms[then], other.idle_ms[then] - other.idle_ms[late]) >= least_ms > 0:
-            return HostTurns(late, one.steps, then, other.steps)
-    return None
 
 
 def _latest(look: LightLook) -> int | None:
@@ -258,7 +243,14 @@ class Undisturbed(Struct, frozen=True):
 
     def turns(self, least_pct: float) -> HostTurns | None:
         """Two light windows in which another host is the latest, by `least_pct` of the step or more; None without."""
-        return host_turns(self.looks, least_pct / 100 * self.step_ms)
+        least_ms = least_pct / 100 * self.step_ms
+        for one, other in combinations(self.looks, 2):
+            late, then = _latest(one), _latest(other)
+            if late is None or then is None:
+                continue
+            if min(one.idle_ms[late] - one.idle_ms[then], other.idle_ms[then] - other.idle_ms[late]) >= least_ms > 0:
+                return HostTurns(late, one.steps, then, other.steps)
+        return None
 
     def of(self, rank: int) -> LightRank | None:
         """The rank's, None where it has no light window."""
@@ -283,9 +275,11 @@ def undisturbed(
         return None, unlike
     source = next(iter(own.values())).source
     first = light_window(own, summaries)
-    windows = [
-        window for window in (first, *_alike(later, own, summaries)) if not _far(window.light_ms, plain.near_ms, source)
-    ]
+    windows = []
+    for window in (first, *_alike(later, own, summaries)):
+        apart = max(window.light_ms / plain.near_ms, plain.near_ms / window.light_ms)
+        if apart <= _FAR.get(source, 1.0):
+            windows.append(window)
     if not windows:
         return None, reason("validity", "light_far_off", light=first.light_ms, plain=plain.near_ms)
     ranks = [_mean([window.ranks[at] for window in windows], windows) for at in range(len(own))]
@@ -327,11 +321,6 @@ def _alike(
         sources = {light.source for light in [*own.values(), *first.values()]}
         if set(own) == set(first) and len({light.steps for light in own.values()}) == 1 and len(sources) == 1:
             yield light_window(own, summaries)
-
-
-def _far(light_ms: float, plain_ms: float, source: str) -> bool:
-    """Whether the one is no measure of the other."""
-    return max(light_ms / plain_ms, plain_ms / light_ms) > _FAR.get(source, 1.0)
 
 
 def _mean(one: Sequence[LightRank], windows: Sequence[LightWindow]) -> LightRank:

@@ -51,30 +51,22 @@ def in_rhythm(step_ms: Floats, timed: Mask, functions: Iterable[Seen]) -> Mask:
     """The timed steps that hold such a function. `step_ms` and `timed` are of each step of the run."""
     found = np.zeros(len(step_ms), dtype=bool)
     for seen in functions:
-        if (rhythm := _rhythm(seen, timed)) is not None and _felt(step_ms, timed, rhythm, seen):
+        at = sorted(step for step in seen if timed[step])
+        apart = gcd(*(b - a for a, b in pairwise(at)))
+        if len(at) < _LEAST_SEEN or apart < _LEAST_APART:
+            continue
+        rhythm = timed & (np.arange(len(timed)) % apart == at[0] % apart)
+        own, others = step_ms[rhythm], step_ms[timed & ~rhythm]
+        if len(at) < (1 - _MOST_MISSED) * rhythm.sum() or not len(others):
+            continue
+        # The function counts where its steps are longer by a good part of what it was seen to take.
+        usual = median(others)
+        took = float(median([ms for step, ms in seen.items() if rhythm[step]]))
+        least = max(_FELT * took, _LEAST_PART * usual)
+        often = float((own > usual).mean()) >= _LONGER
+        if often and took >= _LEAST_PART * usual and median(own) - usual >= least:
             found |= rhythm
     return found
-
-
-def _rhythm(seen: Seen, timed: Mask) -> Mask | None:
-    """All timed steps of the rhythm in which a function was seen; None where it was seen in none."""
-    at = sorted(step for step in seen if timed[step])
-    if len(at) < _LEAST_SEEN or (apart := gcd(*(b - a for a, b in pairwise(at)))) < _LEAST_APART:
-        return None
-    rhythm = timed & (np.arange(len(timed)) % apart == at[0] % apart)
-    return rhythm if len(at) >= (1 - _MOST_MISSED) * rhythm.sum() else None
-
-
-def _felt(step_ms: Floats, timed: Mask, rhythm: Mask, seen: Seen) -> bool:
-    """Whether its steps are longer by a good part of what it was seen to take."""
-    own, others = step_ms[rhythm], step_ms[timed & ~rhythm]
-    if not len(others):
-        return False
-    usual = median(others)
-    took = float(median([ms for step, ms in seen.items() if rhythm[step]]))
-    longer = median(own) - usual
-    often = float((own > usual).mean()) >= _LONGER
-    return took >= _LEAST_PART * usual and longer >= max(_FELT * took, _LEAST_PART * usual) and often
 
 
 _PART = 0.2  # of what a step takes longer: less is no reason
@@ -91,21 +83,13 @@ _RHYTHM_LEAST = 3  # steps between them, so that a rhythm does not take in every
 _Key = tuple[str, host_places.Unit]  # a cause, and where
 
 
-class _OwnTime(Struct, frozen=True):
-    """What a rank does for one cause in a step, beyond what it does in a typical one, ms."""
-
-    ms: float
-    place: host_places.CodePlace | None = None
-    ranks: tuple[int, ...] = ()
-
-
 class _CauseTime(Struct, frozen=True):
-    """ms of the step at an index, by one cause."""
+    """What ranks do for one cause in the step at an index, beyond what they do in a typical one, ms."""
 
-    at: int
     ms: float
     place: host_places.CodePlace | None = None
     ranks: tuple[int, ...] = ()
+    at: int = -1
 
 
 class OwnTimes:
@@ -120,7 +104,10 @@ class OwnTimes:
         self._compiled = compiled
         infers = by_calls and not any(host_places.trains(one) for one in ranks)  # each of its steps is such a call
         self._keys = [_keys(one, infers) for one in ranks]
-        self._by_step = [_samples_by_step(one) for one in ranks]
+        self._by_step: list[dict[int, list[tuple[int, int]]]] = [defaultdict(list) for _ in ranks]
+        for one, by_step in zip(ranks, self._by_step, strict=True):
+            for step, stack, us in one.samples.tolist():
+                by_step[step].append((stack, us))
         like = {int(number) for number in run.numbers[run.like]}
         self._looks = [sum(len(own) for step, own in by.items() if step in like) for by in self._by_step]
         self._usual = [
@@ -139,23 +126,17 @@ class OwnTimes:
                         found[row, key[1].function, key[1].file][number - first] += us / 1e3
         return list(found.values())
 
-    def of(self, at: int, more_ms: float) -> dict[str, _OwnTime]:
+    def of(self, at: int, more_ms: float) -> dict[str, _CauseTime]:
         """By cause, what the rank that did most besides in the step at this index did, and who else did it too."""
         of_ranks = [self._of_rank(row, at, more_ms) for row in range(len(self._ranks))]
         best = max(of_ranks, key=lambda parts: sum(part.ms for part in parts.values()))
-        return {
-            cause: replace(
-                part,
-                ranks=tuple(
-                    one.rank
-                    for one, own in zip(self._ranks, of_ranks, strict=True)
-                    if cause in own and own[cause].ms >= _ALSO * part.ms
-                ),
-            )
-            for cause, part in best.items()
-        }
+        for cause, part in best.items():
+            did = [cause in own and own[cause].ms >= _ALSO * part.ms for own in of_ranks]
+            also = tuple(one.rank for one, too in zip(self._ranks, did, strict=True) if too)
+            best[cause] = replace(part, ranks=also)
+        return best
 
-    def before(self, at: int, more_ms: float) -> dict[str, _OwnTime]:
+    def before(self, at: int, more_ms: float) -> dict[str, _CauseTime]:
         """What a rank did at the end of the step before, behind its last collective: its peers wait for it in this one.
 
         Only of a rank that took longer by it there, while this step took its peers longer.
@@ -174,12 +155,12 @@ class OwnTimes:
             if cause not in ("host", "input")
         }
 
-    def _of_rank(self, row: int, at: int, more_ms: float) -> dict[str, _OwnTime]:
-        found: dict[str, _OwnTime] = {}
+    def _of_rank(self, row: int, at: int, more_ms: float) -> dict[str, _CauseTime]:
+        found: dict[str, _CauseTime] = {}
         if self._compiled[row, at] > 0:
-            found["recompilation"] = _OwnTime(float(self._compiled[row, at]))
+            found["recompilation"] = _CauseTime(float(self._compiled[row, at]))
         if self._garbage[row, at] >= _LEAST * more_ms:
-            found["garbage_collection"] = _OwnTime(float(self._garbage[row, at]))
+            found["garbage_collection"] = _CauseTime(float(self._garbage[row, at]))
         seen: dict[_Key, float] = defaultdict(float)
         places: dict[_Key, dict[host_places.CodePlace, float]] = defaultdict(lambda: defaultdict(float))
         for stack, us in self._by_step[row].get(int(self._run.numbers[at]), ()):
@@ -194,10 +175,10 @@ class OwnTimes:
             beyond = ms - self._usual[row].get((what, function), 0.0)
             if beyond > 0:
                 own = places[what, function]
-                before = found.get(what, _OwnTime(0.0))
+                before = found.get(what, _CauseTime(0.0))
                 most = max(own, key=lambda place: own[place])
                 place = most if beyond > before.ms or before.place is None else before.place
-                found[what] = _OwnTime(before.ms + beyond, place)
+                found[what] = _CauseTime(before.ms + beyond, place)
         return found
 
     def _is_rare(self, row: int, function: host_places.Unit) -> bool:
@@ -214,9 +195,8 @@ def _keys(one: Observed, infers: bool) -> list[tuple[str, host_places.CodePlace]
     for stack, purpose in enumerate(host_places.with_waits(one, host_places.stack_purposes(one), waiting)):
         if infers and purpose.what == "inference":
             purpose = host_places.Purpose()
-        place = (None if purpose.frame is None else host_places.place_of(one, purpose.frame)) or host_places.own_place(
-            one, stack
-        )
+        place = host_places.place_of(one, purpose.frame) if purpose.frame is not None else None
+        place = place or host_places.own_place(one, stack)
         idle = purpose.what in (None, "input") and waiting[stack]
         kept = place is not None and not idle and not host_places.own_overhead(one, stack)
         keys.append((purpose.what or "host", place) if kept and place is not None else None)
@@ -240,13 +220,6 @@ def _usual(
     return found
 
 
-def _samples_by_step(one: Observed) -> dict[int, list[tuple[int, int]]]:
-    found: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for step, stack, us in one.samples.tolist():
-        found[step].append((stack, us))
-    return found
-
-
 def with_occasions(run: WholeRun, parts: OwnTimes, unlike: Mask) -> WholeRun:
     step = run.step_ms
     by_cause: dict[str, list[_CauseTime]] = defaultdict(list)
@@ -259,14 +232,15 @@ def with_occasions(run: WholeRun, parts: OwnTimes, unlike: Mask) -> WholeRun:
             shares = _shares({cause: own.ms - told[where, cause] for cause, own in did.items()}, left)
             for cause in sorted(did, key=lambda name: (name == "host", -shares[name])):
                 ms = min(shares[cause], left)
-                if ms < _PART * more and ms > 0 and where == at and cause != "host":
-                    little[cause].append(_CauseTime(at, ms, did[cause].place, did[cause].ranks))
+                part = replace(did[cause], ms=ms, at=at)
                 if ms >= _PART * more:
-                    by_cause[cause].append(_CauseTime(at, ms, did[cause].place, did[cause].ranks))
+                    by_cause[cause].append(part)
                     told[where, cause] += ms
                     left -= ms
+                elif ms > 0 and where == at and cause != "host":
+                    little[cause].append(part)
         if left > (1 - _PART) * more:
-            by_cause["unknown"].append(_CauseTime(at, left))
+            by_cause["unknown"].append(_CauseTime(left, at=at))
     _by_rhythm(by_cause)
     for cause, found in little.items():
         by_cause[cause] += _worth_telling(found, by_cause.get(cause, ()), run.total_ms)
@@ -405,21 +379,20 @@ def whole_run(observed: Sequence[Observed], by_calls: bool = False) -> WholeRun 
 
 
 def _side_by_side(ranks: Sequence[Observed], numbers: Int) -> _Table:
-    shape = (len(ranks), len(numbers))
+    shape, first = (len(ranks), len(numbers)), int(numbers[0])
+    places = [slice(one.first - first, one.first - first + len(one.steps)) for one in ranks]
     hosts, devices = np.full(shape, np.nan), np.full(shape, np.nan)
     garbage, compiled = np.zeros(shape), np.zeros(shape)
     recorded, singles = np.zeros(len(numbers), dtype=bool), np.zeros(shape, dtype=bool)
     partly, queued, on_device, skipped = np.full(shape, np.nan), np.zeros(shape, dtype=bool), True, 0
-    for row, one in enumerate(ranks):
-        at = slice(one.first - int(numbers[0]), one.first - int(numbers[0]) + len(one.steps))
+    for row, (one, at) in enumerate(zip(ranks, places, strict=True)):
         hosts[row, at] = took_ms(one.steps, None)
         singles[row, at] = single(one.steps)
         garbage[row, at] = one.steps["gc_us"] / 1e3
         compiled[row, at] = one.steps["compile_us"] / 1e3
         recorded[at] |= (one.steps["flags"] & RECORDED) > 0
         skipped = max(skipped, int(((one.steps["flags"] & SKIPPED) > 0).sum()))
-    for row, one in enumerate(ranks):
-        at = slice(one.first - int(numbers[0]), one.first - int(numbers[0]) + len(one.steps))
+    for row, (one, at) in enumerate(zip(ranks, places, strict=True)):
         device = device_ms(one.steps, hosts[:, at])
         on_device &= is_known(one.steps, device)
         devices[row, at] = took_ms(one.steps, device)
@@ -433,10 +406,11 @@ def _side_by_side(ranks: Sequence[Observed], numbers: Int) -> _Table:
 
 def _divided(table: _Table, step: Floats, timed: Mask, like: Mask, by_calls: bool) -> tuple[WholeRun, OwnTimes]:
     """The run with `like` as its typical steps, and what its ranks do in all of them."""
-    ranks, start = table.ranks, _start(timed, like)
+    ranks, start, first = table.ranks, _start(timed, like), int(table.numbers[0])
     typical = float(step[like].mean())
-    own = {one.rank: _own(one, like, int(table.numbers[0])) for one in ranks}
+    own = {one.rank: like[one.first - first : one.first - first + len(one.steps)] for one in ranks}
     work = {one.rank: host_places.loader_work(one, own[one.rank]) for one in ranks}
+    shortest = np.sort(table.hosts[:, timed], axis=1)
 
     def shares(part: Floats) -> dict[int, Share]:
         held = timed & ~start
@@ -461,15 +435,10 @@ def _divided(table: _Table, step: Floats, timed: Mask, like: Mask, by_calls: boo
         on_device=table.on_device,
         host={one.rank: host_places.host_times(one, own[one.rank], typical) for one in ranks},
         loaders={rank: one for rank, one in work.items() if one is not None},
-        host_ms=_host_ms(table.hosts[:, timed]),
+        host_ms=float(np.nanmax(shortest[:, min(_ODD, shortest.shape[1] - 1)])),
     )
     parts = OwnTimes(ranks, found, table.garbage, table.compiled, by_calls)
     return with_occasions(found, parts, timed & ~like & ~start), parts
-
-
-def _host_ms(hosts: Floats) -> float:
-    """hosts: rank by step, ms."""
-    return float(np.nanmax(np.sort(hosts, axis=1)[:, min(_ODD, hosts.shape[1] - 1)]))
 
 
 def _by_turns(run: WholeRun) -> Mask | None:
@@ -495,10 +464,6 @@ def _start(timed: Mask, like: Mask) -> Mask:
             break
         start[at] = True
     return start
-
-
-def _own(one: Observed, steps: Mask, first: int) -> Mask:
-    return steps[one.first - first : one.first - first + len(one.steps)]
 
 
 def _like_most(steps: Floats) -> Mask:

@@ -9,6 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 from numpy.typing import NDArray
 
 from traceops.across.replay.graph import WORK, StepGraph, Steps
+from traceops.across.roles import kind_of
 from traceops.core.arrays import median
 from traceops.core.findings import ComputesLonger
 from traceops.measure.inventory import KernelStats
@@ -144,12 +145,8 @@ def _all_to_alls(summary: RankSummary) -> list[tuple[int, int]]:
     return [
         (args.elements_in, args.elements_out)
         for args in summary.comm.args
-        if args is not None and args.elements_in and args.elements_out and _is_all_to_all(args.op)
+        if args is not None and args.elements_in and args.elements_out and kind_of(args.op) == "all_to_all"
     ]
-
-
-def _is_all_to_all(op: str) -> bool:
-    return op.replace("_", "").lower().startswith("alltoall")
 
 
 _HIDDEN = 1.5  # times its peers' own time: a rank that is hidden behind a cured one, which runs as it does

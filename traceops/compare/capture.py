@@ -43,6 +43,10 @@ class ComparedCapture(Struct, frozen=True):
         return self.report.run
 
 
+Captures = Sequence[ComparedCapture]
+"""The captures of a side."""
+
+
 def read_capture(path: str, *, jobs: int | None = None) -> ComparedCapture:
     """A capture from report.json, a folder that holds one, or anything `traceops analyze` takes. Traces are analysed
     anew: a report beside them may be older. Raises InputError naming the file."""
@@ -110,11 +114,9 @@ def step_series(capture: ComparedCapture, *keys: str) -> Float:
 
 
 def unprofiled_series(capture: ComparedCapture) -> Float:
-    """Steps without the profiler in ms, mean over ranks, in order: of the whole run, else those the capture timed.
-
-    Of the latter those behind a window are left out: how much its profiler slows them differs with torch, CUDA and
-    --detach. Empty if none were timed.
-    """
+    """Steps without the profiler in ms, mean over ranks, in order: of the whole run, else those the capture timed. Of
+    the latter those behind a window are left out: how much its profiler slows them differs with torch, CUDA and
+    --detach. Empty if none were timed."""
     return _unprofiled(capture.report)
 
 
@@ -177,13 +179,13 @@ def half_known_ranks(capture: ComparedCapture) -> frozenset[int]:
     return damaged_ranks(capture) | (unseen if len(unseen) < len(capture.report.ranks) else frozenset())
 
 
-def inventories(side: Sequence[ComparedCapture]) -> list[Inventory]:
+def inventories(side: Captures) -> list[Inventory]:
     """What runs in a step, of each capture whose report says so; one of an earlier traceops does not."""
     return [found for capture in side if (found := capture.report.inventory) is not None]
 
 
 def findings_of_most(
-    side: Sequence[ComparedCapture], key: Callable[[Finding], Hashable], rules: Collection[str] | None = None
+    side: Captures, key: Callable[[Finding], Hashable], rules: Collection[str] | None = None
 ) -> dict[Hashable, Finding]:
     """Findings above info (of these rules) that more than half of a side's captures have, by `key`: the first's."""
     seen: dict[Hashable, list[Finding]] = defaultdict(list)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceops.compare.capture import ComparedCapture, inventories
+from traceops.compare.capture import Captures, inventories
 from traceops.compare.model import Change, ChangeKind, Explanation, MetricChange
 from traceops.core.claims import reason
 from traceops.core.facts import Fact
@@ -19,11 +19,13 @@ from traceops.core.findings import Evidence
 from traceops.core.text import short_name
 from traceops.core.units import count_text, gib_text, ms_change_text, size_text
 from traceops.core.words import BUCKETS, NO_STACK
-from traceops.report.inventory import CollectiveUse, ComputeRows, Inventory, OperatorRow
+from traceops.report.inventory import CollectiveUse, ComputeRows, Inventory
 from traceops.report.rows import MemoryRank, MemoryRows
 
 say = partial(reason, "compare")
 """A text of words/compare.ini, with its facts."""
+
+_T = TypeVar("_T")
 
 _WORTH_PCT = 1.0  # of the step: less explains nothing
 
@@ -141,8 +143,9 @@ _JOB_VARIABLES = frozenset(
 
 
 class Use(Struct, frozen=True):
-    """Something that runs `count` times per step and takes `ms` of it, on the average rank."""
+    """Something that runs `count` times per step and takes `ms` of it, on the average rank; one thing by its `key`."""
 
+    key: Hashable
     name: str
     count: float
     ms: float
@@ -151,24 +154,21 @@ class Use(Struct, frozen=True):
     place: float | None = None
 
 
-def find_changes(
-    base: Sequence[ComparedCapture], head: Sequence[ComparedCapture], step_ms: float
-) -> tuple[Change, ...]:
+def find_changes(base: Captures, head: Captures, step_ms: float) -> tuple[Change, ...]:
     """All changes, those that cost most time first; `step_ms` says what is worth a line. Captures whose report does not
     say what runs in a step count for nothing; without any on a side, only variables are compared."""
     environment = environment_changes(base, head)
     old, now = inventories(base), inventories(head)
     if not old or not now:
         return tuple(environment)
+    shapes = all(any(row.shapes for one in side for row in one.operators) for side in (old, now))
     changes = [
-        *(
-            change
-            for kind, read in _READERS
-            for change in _compare(kind, _uses(old, read), _uses(now, read), step_ms)
-        ),
-        *_compare("operator", *_operators(old, now), step_ms),
+        *_compare("kernel", old, now, _kernels, step_ms),
+        *_compare("collective", old, now, _collectives, step_ms),
+        *_compare("blocking_call", old, now, _calls, step_ms),
+        *_compare("operator", old, now, partial(_operators, shapes=shapes), step_ms),
         *_gpu_changes(base, head, step_ms),
-    ]  # fmt: skip
+    ]
     return (*environment, *sorted(changes, key=lambda change: -abs(change.more_ms)))
 
 
@@ -183,11 +183,15 @@ def moved_kernels(changes: Sequence[Change], ms: float) -> list[Change]:
     return sorted(movers, key=lambda c: -abs(c.more_ms))
 
 
-def _compare(kind: ChangeKind, base: dict[Hashable, Use], head: dict[Hashable, Use], step_ms: float) -> list[Change]:
+def _compare(
+    kind: ChangeKind, base: Sequence[_T], head: Sequence[_T], read: Callable[[_T], Iterable[Use]], step_ms: float
+) -> list[Change]:
+    """What changed of one kind. read: what a capture of a side uses of it."""
+    before, after = _uses(base, read), _uses(head, read)
     # In the reports' order, not a set's: the same input pairs up the same way every time.
-    both = [(use, head[key]) for key, use in base.items() if key in head]
-    gone = [use for key, use in base.items() if key not in head]
-    new = [use for key, use in head.items() if key not in base]
+    both = [(use, after[key]) for key, use in before.items() if key in after]
+    gone = [use for key, use in before.items() if key not in after]
+    new = [use for key, use in after.items() if key not in before]
     made = []
     if kind == "kernel":
         same_name, gone, new = _by_name(gone, new)
@@ -260,36 +264,41 @@ def _is_worth(use: Use, step_ms: float) -> bool:
     return use.count >= _COUNT_CHANGED or use.ms >= _TIME_WORTH_PCT / 100 * step_ms
 
 
-def _uses(side: Sequence[Inventory], read: Callable[[Inventory], list[tuple[Hashable, Use]]]) -> dict[Hashable, Use]:
-    """The rows of one table of the inventory, mean over captures."""
+def _uses(side: Sequence[_T], read: Callable[[_T], Iterable[Use]]) -> dict[Hashable, Use]:
+    """What captures use, mean over them; rows with one key, in one capture or several, together."""
     sums: dict[Hashable, list[Use]] = defaultdict(list)
-    for inventory in side:
-        for key, use in read(inventory):
-            sums[key].append(use)
+    for one in side:
+        for use in read(one):
+            sums[use.key].append(use)
     return {
         key: replace(uses[0], count=sum(u.count for u in uses) / len(side), ms=sum(u.ms for u in uses) / len(side))
         for key, uses in sums.items()
     }
 
 
-def _kernels(inventory: Inventory) -> list[tuple[Hashable, Use]]:
-    return [
-        (
-            (row.name, row.operator or "", row.kind),
-            Use(row.name, row.count_per_step, row.ms_per_step, row.operator or "", row.operator or "", row.place),
-        )
-        for row in inventory.kernels
-    ]
+def _kernels(inventory: Inventory) -> Iterator[Use]:
+    for row in inventory.kernels:
+        operator, key = row.operator or "", (row.name, row.operator or "", row.kind)
+        yield Use(key, row.name, row.count_per_step, row.ms_per_step, operator, operator, row.place)
 
 
-def _collectives(inventory: Inventory) -> list[tuple[Hashable, Use]]:
-    return [
-        (
-            (row.op, row.group_size, row.dtype, row.elements),
-            Use(row.op, row.count_per_step, row.kernel_ms_per_step, _collective_text(row)),
-        )
-        for row in inventory.collectives
-    ]
+def _collectives(inventory: Inventory) -> Iterator[Use]:
+    for row in inventory.collectives:
+        key = (row.op, row.group_size, row.dtype, row.elements)
+        yield Use(key, row.op, row.count_per_step, row.kernel_ms_per_step, _collective_text(row))
+
+
+def _calls(inventory: Inventory) -> Iterator[Use]:
+    for row in inventory.blocking_calls:
+        name, detail = (row.operator, row.call) if row.operator else (row.call, "")
+        yield Use((row.call, row.operator or ""), name, row.count_per_step, row.ms_per_step, detail)
+
+
+def _operators(inventory: Inventory, *, shapes: bool) -> Iterator[Use]:
+    """Operators by name and input shapes, or by name alone where one side did not record shapes."""
+    for row in inventory.operators:
+        detail = row.shapes or "" if shapes else ""
+        yield Use((row.name, detail), row.name, row.count_per_step, row.host_ms_per_step, detail)
 
 
 def _collective_text(row: CollectiveUse) -> str:
@@ -302,75 +311,31 @@ def _collective_text(row: CollectiveUse) -> str:
     return ", ".join(word for word in words if word)
 
 
-def _calls(inventory: Inventory) -> list[tuple[Hashable, Use]]:
-    return [
-        (
-            (row.call, row.operator or ""),
-            Use(row.operator or row.call, row.count_per_step, row.ms_per_step, row.call if row.operator else ""),
-        )
-        for row in inventory.blocking_calls
-    ]
-
-
-_READERS: tuple[tuple[ChangeKind, Callable[[Inventory], list[tuple[Hashable, Use]]]], ...] = (
-    ("kernel", _kernels),
-    ("collective", _collectives),
-    ("blocking_call", _calls),
-)
-
-
-def _operators(base: Sequence[Inventory], head: Sequence[Inventory]) -> tuple[dict[Hashable, Use], dict[Hashable, Use]]:
-    """Operators by name and input shapes, or by name alone where one side did not record shapes."""
-    sides = [[row for inventory in side for row in inventory.operators] for side in (base, head)]
-    by_shape = all(any(row.shapes for row in side) for side in sides)
-    made = []
-    for rows, captures in zip(sides, (base, head), strict=True):
-        uses: dict[Hashable, Use] = {}
-        for row in rows:
-            shapes = row.shapes or "" if by_shape else ""
-            before = uses.get((row.name, shapes), Use(row.name, 0.0, 0.0, shapes))
-            uses[row.name, shapes] = replace(
-                before,
-                count=before.count + row.count_per_step / len(captures),
-                ms=before.ms + row.host_ms_per_step / len(captures),
-            )
-        made.append(uses)
-    return made[0], made[1]
-
-
-def _gpu_changes(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture], step_ms: float) -> list[Change]:
+def _gpu_changes(base: Captures, head: Captures, step_ms: float) -> list[Change]:
     """GPU time by module (or phase) and by operator and shapes; none where a side does not know its operators."""
     sides = [[c.report.compute for c in side if c.report.compute] for side in (base, head)]
     if not all(sides):
         return []
-    modules = all(any(row.module for one in side for row in one.operators) for side in sides)
+    known = all(any(row.module for one in side for row in one.operators) for side in sides)
 
-    def module_key(row: OperatorRow) -> tuple[str, str]:
-        return (f"{row.module} ({row.phase})" if modules and row.module else row.phase), ""
+    def modules(one: ComputeRows) -> Iterator[Use]:
+        for row in one.operators:
+            name = f"{row.module} ({row.phase})" if known and row.module else row.phase
+            if name:
+                yield Use(name, name, row.calls, row.ms)
 
-    def operator_key(row: OperatorRow) -> tuple[str, str]:
-        return row.name, row.shape
+    def operators(one: ComputeRows) -> Iterator[Use]:
+        for row in one.operators:
+            if row.name:  # what has no row of its own is left out
+                yield Use((row.name, row.shape), row.name, row.calls, row.ms, row.shape)
 
     return [
-        *_compare("module", _gpu_uses(sides[0], module_key), _gpu_uses(sides[1], module_key), step_ms),
-        *_compare("gpu_operator", _gpu_uses(sides[0], operator_key), _gpu_uses(sides[1], operator_key), step_ms),
+        *_compare("module", sides[0], sides[1], modules, step_ms),
+        *_compare("gpu_operator", sides[0], sides[1], operators, step_ms),
     ]
 
 
-def _gpu_uses(side: Sequence[ComputeRows], key: Callable[[OperatorRow], tuple[str, str]]) -> dict[Hashable, Use]:
-    """GPU time under each name and detail, mean over captures; what has no row of its own is left out by operator."""
-    uses: dict[Hashable, Use] = {}
-    for one in side:
-        for row in one.operators:
-            name, detail = key(row)
-            if name:
-                before = uses.get((name, detail), Use(name, 0.0, 0.0, detail))
-                count = before.count + row.calls / len(side)
-                uses[name, detail] = replace(before, count=count, ms=before.ms + row.ms / len(side))
-    return uses
-
-
-def environment_changes(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> list[Change]:
+def environment_changes(base: Captures, head: Captures) -> list[Change]:
     """Variables that the sides do not agree on; one that differs within a side is said to be set to several values."""
     before, now = _environment(base), _environment(head)
     if before is None or now is None:
@@ -386,7 +351,7 @@ def environment_changes(base: Sequence[ComparedCapture], head: Sequence[Compared
     return changes
 
 
-def _environment(captures: Sequence[ComparedCapture]) -> dict[str, str] | None:
+def _environment(captures: Captures) -> dict[str, str] | None:
     """What the captures of a side have set; None where none says."""
     if not (known := [capture.run.environment for capture in captures if capture.run.environment]):
         return None
@@ -402,25 +367,26 @@ _FEW = 3
 _SHARE = 0.1  # of the change: less is not its reason
 
 
-def memory_explanation(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> Explanation | None:
+def memory_explanation(base: Captures, head: Captures) -> Explanation | None:
     """What grew or shrank at the peak of the rank that held most; None where that is not known on both sides."""
     before, after = _most(base), _most(head)
     if before is None or after is None or not before.peak_bytes or not after.peak_bytes:
         return None
     change = after.peak_bytes - before.peak_bytes
-    parts = _by_line(before, after) or _by_kind(before, after)
-    told = sorted((part for part in parts if part[1] * change > 0), key=lambda part: -abs(part[1]))
-    told = [part for part in told if abs(part[1]) >= _SHARE * abs(change)][:_FEW]
-    if not change or not told:
+    old, new = _kinds(before), _kinds(after)
+    parts = _by_line(before, after) or [(name, new[name] - old[name]) for name in new if name in old]
+    along = sorted((part for part in parts if part[1] * change > 0), key=lambda part: -abs(part[1]))
+    named = [part for part in along if abs(part[1]) >= _SHARE * abs(change)][:_FEW]
+    if not change or not named:
         return None
     more = "more" if change > 0 else "less"
-    names = joined([f"{gib_text(abs(size))} {more} {what}" for what, size in told])
-    evidence = tuple(Evidence(Fact.CHANGE, size, "B", rank=after.rank, subject=what) for what, size in told)
+    names = joined([f"{gib_text(abs(size))} {more} {what}" for what, size in named])
+    evidence = tuple(Evidence(Fact.CHANGE, size, "B", rank=after.rank, subject=what) for what, size in named)
     text = say("peak", rank=str(after.rank), size=gib_text(abs(change)), more=more, names=names)
     return Explanation("peak_memory", text, 0.0, (), evidence)
 
 
-def _most(side: Sequence[ComparedCapture]) -> MemoryRank | None:
+def _most(side: Captures) -> MemoryRank | None:
     """The rank that held most in any capture of a side."""
     rows = [capture.report.memory for capture in side]
     ranks = [rank for one in rows if isinstance(one, MemoryRows) for rank in one.ranks]
@@ -434,11 +400,10 @@ def _by_line(before: MemoryRank, after: MemoryRank) -> list[tuple[str, int]]:
     new = {row.line: row.held_bytes for row in after.lines}
     moved = _moved(old, new)
     old = {moved.get(line, line): size for line, size in old.items()}
-    return [(_made(line), new.get(line, 0) - old.get(line, 0)) for line in dict.fromkeys([*new, *old])]
-
-
-def _made(line: str) -> str:
-    return say("no_stack") if line == NO_STACK else f"made in {line}"
+    return [
+        (say("no_stack") if line == NO_STACK else f"made in {line}", new.get(line, 0) - old.get(line, 0))
+        for line in dict.fromkeys([*new, *old])
+    ]
 
 
 def _moved(old: Collection[str], new: Collection[str]) -> dict[str, str]:
@@ -460,11 +425,6 @@ def _by_function(lines: Collection[str]) -> dict[tuple[str, str], list[str]]:
             file, number, function = match.group("file", "line", "function")
             found.setdefault((file, function), []).append((int(number), line))
     return {function: [line for _, line in sorted(of)] for function, of in found.items()}
-
-
-def _by_kind(before: MemoryRank, after: MemoryRank) -> list[tuple[str, int]]:
-    old, new = _kinds(before), _kinds(after)
-    return [(name, new[name] - old[name]) for name in new if name in old]
 
 
 def _kinds(row: MemoryRank) -> dict[str, int]:

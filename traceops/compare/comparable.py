@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from traceops.compare.capture import (
+    Captures,
     ComparedCapture,
     damaged_ranks,
     half_known_ranks,
@@ -47,19 +48,19 @@ class Unlike(Struct, frozen=True):
     of_profiler: bool = False
 
 
-def unlike_steps(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> tuple[Unlike, ...]:
+def unlike_steps(base: Captures, head: Captures) -> tuple[Unlike, ...]:
     """Every reason, those that concern most metrics first, but for what is only told."""
     found = (_one_side_unsettled(base, head), _other_steps(base, head), *_recorded_otherwise(base, head))
     return tuple(one for one in found if one is not None)
 
 
-def windows_unlike(side: Sequence[ComparedCapture]) -> list[EarlyWindowRow]:
+def windows_unlike(side: Captures) -> list[EarlyWindowRow]:
     """Of the captures whose recorded steps are unlike those since: what steps took then and take now."""
     rows = (capture.report.whole_run for capture in side)
     return [own.early_window for own in rows if isinstance(own, WholeRunRows) and own.early_window is not None]
 
 
-def _one_side_unsettled(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> Unlike | None:
+def _one_side_unsettled(base: Captures, head: Captures) -> Unlike | None:
     """Recorded steps of one side alone are unlike those since: the other's are of a later window, or were even."""
     unlike = {"base": windows_unlike(base), "head": windows_unlike(head)}
     shares = [len(unlike[name]) / max(len(side), 1) for name, side in (("base", base), ("head", head))]
@@ -77,7 +78,7 @@ def _one_side_unsettled(base: Sequence[ComparedCapture], head: Sequence[Compared
     )
 
 
-def _of_early_steps(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> frozenset[str]:
+def _of_early_steps(base: Captures, head: Captures) -> frozenset[str]:
     """The metrics that early steps spoil: not the step time, where most steps without the profiler are later ones."""
     for side in (base, head):
         timed = later = 0
@@ -90,7 +91,7 @@ def _of_early_steps(base: Sequence[ComparedCapture], head: Sequence[ComparedCapt
     return EVERY - _OF_STEP_TIME
 
 
-def _other_steps(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> Unlike | None:
+def _other_steps(base: Captures, head: Captures) -> Unlike | None:
     """What a step is was told by other things: one of the one side may be several of the other's."""
     sides = {"base": _found_by(base), "head": _found_by(head)}
     known = set[str]().union(*sides.values())
@@ -103,11 +104,11 @@ def _other_steps(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture
     return Unlike(say(kind, short=short, base=was, head=now), short, say("mark_steps"), EVERY)
 
 
-def _found_by(side: Sequence[ComparedCapture]) -> set[str]:
+def _found_by(side: Captures) -> set[str]:
     return {str(by) for capture in side if (by := capture.report.summary.steps_found_by)}
 
 
-def _recorded_otherwise(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> list[Unlike]:
+def _recorded_otherwise(base: Captures, head: Captures) -> list[Unlike]:
     """The profiler's own cost is a part of recorded steps, and it was not the same."""
     unprofiled = enough_unprofiled((base, head))
     metrics = _RECORDED if unprofiled else _RECORDED | _OF_STEP_TIME
@@ -126,7 +127,7 @@ def _recorded_otherwise(base: Sequence[ComparedCapture], head: Sequence[Compared
     return [Unlike(why, say("profiler_cost_short"), say("record_alike"), metrics, of_profiler=True) for why in found]
 
 
-def _has_operators(side: Sequence[ComparedCapture]) -> bool | None:
+def _has_operators(side: Captures) -> bool | None:
     """Whether the traces hold what the host ran; None where no report says, or not all say the same."""
     told = {bool(inventory.operators) for inventory in inventories(side) if inventory.kernels}
     return told.pop() if len(told) == 1 else None
@@ -146,7 +147,7 @@ _VERSIONS = (
 )  # fmt: skip
 
 
-def refusals(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> list[str]:
+def refusals(base: Captures, head: Captures) -> list[str]:
     """Why the two should not be compared: world size, GPU, hosts, model, batch or precision differ."""
     everyone = [*base, *head]
     found = [
@@ -169,9 +170,7 @@ def refusals(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -
     return found
 
 
-def _refuse(
-    base: Sequence[ComparedCapture], head: Sequence[ComparedCapture], what: str, value: Callable[[ComparedCapture], Any]
-) -> list[str]:
+def _refuse(base: Captures, head: Captures, what: str, value: Callable[[ComparedCapture], Any]) -> list[str]:
     """A refusal where two captures say different things; one that says nothing contradicts nobody."""
     sides = [{_text(value(c)) for c in side if value(c) is not None} for side in (base, head)]
     if len(sides[0] | sides[1]) < 2:
@@ -186,7 +185,7 @@ def _refuse(
 _SAME_WORK = 0.02  # operations per step may differ by this share
 
 
-def _same_work(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> bool:
+def _same_work(base: Captures, head: Captures) -> bool:
     """Whether all captures do as many operations per step: then GPUs of different kinds compare."""
     work = [sum(row.flops or 0.0 for row in c.report.compute.operators) if c.report.compute else 0.0
             for c in (*base, *head)]  # fmt: skip
@@ -208,7 +207,7 @@ def _which_steps(capture: ComparedCapture) -> str | None:
     return "later ones" if numbers and min(numbers) >= FIRST_STEPS else None
 
 
-def differences(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> list[str]:
+def differences(base: Captures, head: Captures) -> list[str]:
     """What differs and may matter, or is not known; no reason to refuse."""
     before, now = base[0].run, head[0].run
     found = [
@@ -254,7 +253,7 @@ def _trainings(base: ComparedCapture, head: ComparedCapture) -> list[str]:
     return found
 
 
-def _machines(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> list[str]:
+def _machines(base: Captures, head: Captures) -> list[str]:
     """GPUs of one name that are not set alike."""
     found = []
     for what, unit, key in (("power limit", "W", "limit_w"), ("highest clock", "MHz", "most_mhz")):
@@ -273,7 +272,7 @@ def _machine(capture: ComparedCapture) -> Sequence[MachineRow]:
     return rows.machine if isinstance(rows, WholeRunRows) else ()
 
 
-def damaged(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> list[str]:
+def damaged(base: Captures, head: Captures) -> list[str]:
     """Traces that are half known: their ranks are left out, and what runs in a step is not compared."""
     return [
         say("half_known", side=side, capture=capture.info.name or ".", ranks=who(sorted(ranks)), how=how)

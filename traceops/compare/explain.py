@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceops.compare.capture import ComparedCapture, findings_of_most, inventories
+from traceops.compare.capture import Captures, findings_of_most, inventories
 from traceops.compare.changes import (
     COPIES,
     LedgerChange,
@@ -58,8 +58,8 @@ class _Case(Struct, frozen=True):
     ledger: LedgerChange
     left: dict[str, float]
     changes: Sequence[Change]
-    base: Sequence[ComparedCapture]
-    head: Sequence[ComparedCapture]
+    base: Captures
+    head: Captures
 
     def of_kind(self, kind: str) -> list[Change]:
         """What changed of a kind."""
@@ -174,13 +174,13 @@ def bandwidth_explanation(case: _Case) -> Explanation | None:
     return Explanation("bandwidth", text, ms, ("comm_transfer",), evidence, changes)
 
 
-def _bandwidth_of(side: Sequence[ComparedCapture]) -> float | None:
+def _bandwidth_of(side: Captures) -> float | None:
     """Bus bandwidth in GB/s, mean over the captures that know it; None where none does."""
     values = [float(series[0]) for capture in side if len(series := BY_NAME["busbw"].series(capture))]
     return sum(values) / len(values) if values else None
 
 
-def _totals(side: Sequence[ComparedCapture]) -> _Totals | None:
+def _totals(side: Captures) -> _Totals | None:
     """Operation -> how many a step and their bytes (None where a size is not known), mean over captures. None where no
     capture says what runs in a step."""
     if not (known := inventories(side)):
@@ -216,11 +216,13 @@ _OWN_BUCKET = {"input": "idle_input", "host": "idle_host", "gpu_compute": "compu
 
 def straggler_explanation(case: _Case) -> Explanation | None:
     """Ranks that make the others wait on one side only, or on both and longer on one; None without."""
-    new, gone, both = _late_ranks(case)
+    before, now = _stragglers(case.base), _stragglers(case.head)
+    new = [finding for key, finding in now.items() if key not in before]
+    gone = [finding for key, finding in before.items() if key not in now]
     waiting = case.left.get("comm_wait", 0.0)
     found = new if new and (waiting > 0 or not gone) else gone
     if not found and case.is_worth(waiting):
-        found = both  # the same ranks, more or less
+        found = [finding for key, finding in now.items() if key in before]  # the same ranks, more or less
     causes = {finding.cause or "unknown" for finding in found}
     buckets = ("comm_wait", *sorted(_OWN_BUCKET[cause] for cause in causes if cause in _OWN_BUCKET))
     ms = sum(case.left.get(bucket, 0.0) for bucket in buckets)
@@ -228,28 +230,12 @@ def straggler_explanation(case: _Case) -> Explanation | None:
         return None
     kernels = moved_kernels(case.changes, ms) if "gpu_compute" in causes else []
     key = "late_now" if found == new else "late_no_longer" if found == gone else "later" if ms > 0 else "less_late"
-    text = _late_text(key, found, ms, gone if found == new else [], kernels)
-    evidence = tuple(
-        Evidence(known.fact, known.value, known.unit, subject=known.subject) for known in found[0].evidence[:_FEW]
-    )
-    return Explanation("straggler", text, ms, buckets, evidence, tuple(kernels))
-
-
-def _late_ranks(case: _Case) -> tuple[list[Finding], list[Finding], list[Finding]]:
-    """Stragglers of head alone, of base alone, and of both as head has them."""
-    before, now = _stragglers(case.base), _stragglers(case.head)
-    new = [finding for key, finding in now.items() if key not in before]
-    gone = [finding for key, finding in before.items() if key not in now]
-    return new, gone, [finding for key, finding in now.items() if key in before]
-
-
-def _late_text(
-    key: str, found: Sequence[Finding], ms: float, gone: Sequence[Finding], kernels: Sequence[Change]
-) -> str:
     makes = "make" if len(found) > 1 or len(found[0].ranks) > 1 else "makes"
     text = say(key, who=joined([_who_and_why(finding) for finding in found]), makes=makes, more=ms_change_text(ms))
-    text += f"; {joined([_who_and_why(one) for one in gone])} no longer" if gone else ""
-    return text + (f". Over all ranks: {joined([kernel_text(c) for c in kernels[:_FEW]])}" if kernels else "")
+    text += f"; {joined([_who_and_why(one) for one in gone])} no longer" if gone and found == new else ""
+    text += f". Over all ranks: {joined([kernel_text(c) for c in kernels[:_FEW]])}" if kernels else ""
+    evidence = tuple(Evidence(one.fact, one.value, one.unit, subject=one.subject) for one in found[0].evidence[:_FEW])
+    return Explanation("straggler", text, ms, buckets, evidence, tuple(kernels))
 
 
 def _who_and_why(finding: Finding) -> str:
@@ -259,7 +245,7 @@ def _who_and_why(finding: Finding) -> str:
     return say("late_sometimes" if sometimes else "late", ranks=finding.ranks, why=why)
 
 
-def _stragglers(side: Sequence[ComparedCapture]) -> dict[Hashable, Finding]:
+def _stragglers(side: Captures) -> dict[Hashable, Finding]:
     """Straggler findings, warnings and errors, that most captures of a side have, by rank and cause."""
     return findings_of_most(side, lambda found: (found.ranks, found.cause), stragglers.IDS)
 
@@ -286,8 +272,8 @@ _KERNELS = "kernels"
 def explain(
     ledger: LedgerChange,
     changes: Sequence[Change],
-    base: Sequence[ComparedCapture],
-    head: Sequence[ComparedCapture],
+    base: Captures,
+    head: Captures,
     wanted_ms: float | None = None,
     regressed: Sequence[str] = (),
 ) -> tuple[Explanation, ...]:
@@ -315,7 +301,13 @@ def explain(
     keep(collectives_explanation(case), sure=True)
     keep(_blocking(case), sure=True)
     compute = _compute(case)
-    keep(compute, sure=compute is not None and _is_counted(compute))
+    # Whether most of it is work that was not there before, or that is gone: counted, not only timed
+    other = sum(
+        c.more_ms
+        for c in (compute.changes if compute is not None else ())
+        if c.status in ("new", "vanished") or abs(_more_calls(c)) >= max(1.0, 0.1 * (c.base_count or 0.0))
+    )
+    keep(compute, sure=compute is not None and abs(other) >= 0.5 * abs(compute.ms))
     for bucket in ("idle_input", "idle_host", "memory", "comm_wait", "comm_transfer", "idle_sync"):
         if case.is_worth(left.get(bucket, 0.0)):
             timed.append(_of_bucket(bucket, left[bucket], case))
@@ -389,23 +381,13 @@ def _more_kernels(changes: Sequence[Change]) -> Explanation | None:
     return Explanation("compute", f"more is launched: {names}", sum(c.more_ms for c in more), (), (), tuple(more))
 
 
-def _is_counted(explanation: Explanation) -> bool:
-    """Whether most of it is work that was not there before, or that is gone: counted, not only timed."""
-    other = sum(
-        c.more_ms
-        for c in explanation.changes
-        if c.status in ("new", "vanished") or abs(_more_calls(c)) >= max(1.0, 0.1 * (c.base_count or 0.0))
-    )
-    return abs(other) >= 0.5 * abs(explanation.ms)
-
-
 def _of_bucket(bucket: str, ms: float, case: _Case) -> Explanation:
     """One bucket that nothing else accounts for, with what may be behind it."""
     cause = {
         "idle_input": "input", "idle_host": "launch", "memory": "memory", "comm_wait": "waiting",
         "comm_transfer": "bandwidth", "idle_sync": "blocking_calls",
     }[bucket]  # fmt: skip
-    operators = _moved_operators(case.changes, ms)
+    operators = _moved_operators(case, ms)
     behind: list[Change] = []
     text = bucket_text(bucket, case.ledger)
     if bucket == "idle_input":
@@ -422,28 +404,23 @@ def _of_bucket(bucket: str, ms: float, case: _Case) -> Explanation:
     return Explanation(cause, text, ms, (bucket,), (), tuple(behind))
 
 
-def _moved_operators(changes: Sequence[Change], ms: float) -> list[Change]:
+def _moved_operators(case: _Case, ms: float) -> list[Change]:
     """Operators whose host time took part in a change of `ms`, all shapes together, most first."""
     by_name: dict[str, Change] = {}
-    for change in changes:
-        if change.kind == "operator":
-            same = by_name.get(change.name)
-            by_name[change.name] = (
-                replace(change, detail="")
-                if same is None
-                else replace(
-                    same,
-                    base_count=(same.base_count or 0.0) + (change.base_count or 0.0),
-                    head_count=(same.head_count or 0.0) + (change.head_count or 0.0),
-                    base_ms=(same.base_ms or 0.0) + (change.base_ms or 0.0),
-                    head_ms=(same.head_ms or 0.0) + (change.head_ms or 0.0),
-                )
-            )
+    for own in case.of_kind("operator"):
+        before = by_name.get(own.name, Change("operator", own.status, own.name, own.head_name, 0.0, 0.0, 0.0, 0.0))
+        by_name[own.name] = replace(
+            before,
+            base_count=(before.base_count or 0.0) + (own.base_count or 0.0),
+            head_count=(before.head_count or 0.0) + (own.head_count or 0.0),
+            base_ms=(before.base_ms or 0.0) + (own.base_ms or 0.0),
+            head_ms=(before.head_ms or 0.0) + (own.head_ms or 0.0),
+        )
     movers = [c for c in by_name.values() if c.more_ms * ms > 0 and abs(c.more_ms) >= 0.1 * abs(ms)]
     return sorted(movers, key=lambda c: -abs(c.more_ms))
 
 
-def _kernel_count(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> tuple[float, float] | None:
+def _kernel_count(base: Captures, head: Captures) -> tuple[float, float] | None:
     """Kernels a step on both sides, where their number differs by a tenth."""
     counts = []
     for side in (base, head):

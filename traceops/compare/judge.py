@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceops.compare.capture import ComparedCapture, step_numbers, step_series, timed_series
+from traceops.compare.capture import Captures, step_numbers, step_series, timed_series
 from traceops.compare.changes import say
 from traceops.compare.config import CompareConfig
 from traceops.compare.metrics import MIN_STEPS, Metric
@@ -25,7 +25,7 @@ from traceops.compare.model import (
     Samples,
     metric_of,
 )
-from traceops.compare.statistics import Estimate, Float, drift, estimate, holm
+from traceops.compare.statistics import Estimate, Float, drift, estimate, holm, of_ratio
 from traceops.core.arrays import far_from_median
 from traceops.core.units import digits_text
 
@@ -54,7 +54,7 @@ class StepBound(Struct, frozen=True):
         return say("steps_apart" if self.whole else "devices_apart", longer=longer, other=other, least=least, most=most)
 
 
-def step_bound(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> StepBound | None:
+def step_bound(base: Captures, head: Captures) -> StepBound | None:
     """None where the recorded steps leave the change open, or are too few; hosts' own work is none of a device."""
     if any(capture.run.device_type != "cuda" for capture in (*base, *head)):
         return None
@@ -103,7 +103,7 @@ def apart(base: Sequence[Float], head: Sequence[Float], *, noise_pct: float | No
 # Steps and captures far from the others of their side: named, and left in what is compared.
 
 
-def outlier_steps(side: Literal["base", "head"], captures: Sequence[ComparedCapture]) -> list[OutlierStep]:
+def outlier_steps(side: Literal["base", "head"], captures: Captures) -> list[OutlierStep]:
     """Steps far above the median of their capture."""
     found = []
     for capture in captures:
@@ -122,7 +122,7 @@ def outlier_steps(side: Literal["base", "head"], captures: Sequence[ComparedCapt
     return found
 
 
-def odd_captures(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> list[str]:
+def odd_captures(base: Captures, head: Captures) -> list[str]:
     """Captures far above the others of their side: they stay in, and widen every interval."""
     found = []
     for side, captures in (("base", base), ("head", head)):
@@ -147,17 +147,16 @@ _LEAST_CAPTURES = 2
 
 
 def launch_noise_pct(sides: Sequence[tuple[Sequence[Float], float]], device: str) -> float | None:
-    """What launches of one code may differ by here, percent of base's step; None where several captures must show it.
-    sides: of base and head the steps of each capture, ms, and the percent of its time for which a main thread waits for
-    a core."""
+    """What launches of one code may differ by here, percent of a step; None where several captures must show it. sides:
+    of base and head the steps of each capture, ms, and the percent of its time for which a main thread waits for a
+    core. Noise is a share of the step, so that a slower side counts no more than the other."""
     if device != "cpu":
         return LAUNCH_NOISE_PCT["cuda"]
     if any(len(own) < _MANY_STEPS for series, _ in sides for own in series):
         return None
-    steps = [float(np.mean([np.median(own) for own in series])) for series, _ in sides]
-    drifts = [_OF_DRIFT * max(map(drift, series)) for series, _ in sides]
-    least = [max(LAUNCH_NOISE_PCT["cpu"], waited) / 100 * step for (_, waited), step in zip(sides, steps, strict=True)]
-    return 100 * math.sqrt(float(np.mean(np.square(np.maximum(drifts, least))))) / steps[0]
+    drifts = [_OF_DRIFT * 100 * float(np.mean([drift(own) / np.median(own) for own in series])) for series, _ in sides]
+    noise = [max(LAUNCH_NOISE_PCT["cpu"], waited, own) for own, (_, waited) in zip(drifts, sides, strict=True)]
+    return math.sqrt(float(np.mean(np.square(noise))))
 
 
 def steps_needed(device: str) -> int:
@@ -170,17 +169,13 @@ def shows_from_pct(steps: Float, device: str, waited: float, config: CompareConf
     noise_pct = launch_noise_pct([([steps], waited)], device)
     if noise_pct is None or len(steps) < steps_needed(device):
         return None
-    step = float(np.median(steps))
-    alike = estimate([steps], [steps], np.median, noise_pct / 100 * step)
+    alike = of_ratio([steps], [steps], np.median, noise_pct / 100)
     assert alike is not None
-    return (
-        100
-        * alike.detectable(config.confidence, config.power, (config.threshold("step_time") or 0.0) / 100 * step)
-        / step
-    )
+    threshold = math.log1p((config.threshold("step_time") or 0.0) / 100)
+    return 100 * math.expm1(alike.detectable(config.confidence, config.power, threshold))
 
 
-def waited_pct(captures: Sequence[ComparedCapture]) -> float:
+def waited_pct(captures: Captures) -> float:
     """For how much of its time the main thread that waits most for a core does so."""
     rows = [row for capture in captures if capture.report.whole_run for row in capture.report.whole_run.machine]
     return max((row.waited_pct or 0.0 for row in rows), default=0.0)
@@ -188,8 +183,8 @@ def waited_pct(captures: Sequence[ComparedCapture]) -> float:
 
 def measure(
     metrics: Sequence[Metric],
-    base: Sequence[ComparedCapture],
-    head: Sequence[ComparedCapture],
+    base: Captures,
+    head: Captures,
     config: CompareConfig,
     *,
     noise_pct: float | None,
@@ -203,11 +198,11 @@ def measure(
     step, what the standard error of a change is at least, however little captures differ. unlike: metrics of which the
     two sides say nothing, and why. bound: what they say of the step time even so, and where noise leaves it open."""
     step_ms = _step_ms(metrics, base)
-    rows: list[tuple[MetricChange, Estimate | None, float]] = []
+    rows: list[tuple[MetricChange, Estimate | None, float | None]] = []
     for metric in metrics:
         threshold = config.threshold(metric.name)
         if metric.exact:
-            rows.append((_exact(metric, base, head, threshold), None, 0.0))
+            rows.append((_exact(metric, base, head, threshold), None, None))
         else:
             rows.append(_timed(metric, base, head, threshold, step_ms, noise_pct, paired, floor_pct, config))
     gated = {row.metric: known.p for row, known, _ in rows if known is not None and row.threshold_pct is not None}
@@ -219,8 +214,12 @@ def measure(
             tests = len(gated if row.threshold_pct is not None else shown)
             # The smallest p of all tests must stand out: Bonferroni bounds Holm.
             strict = 1.0 - (1.0 - config.confidence) / tests
-            threshold = (row.threshold_pct or 0.0) / 100.0 * scale
-            found = 100.0 * known.detectable(strict, config.power, threshold) / scale
+            if scale is None:
+                least = known.detectable(strict, config.power, math.log1p((row.threshold_pct or 0.0) / 100.0))
+                found = 100.0 * math.expm1(least)
+            else:
+                least = known.detectable(strict, config.power, (row.threshold_pct or 0.0) / 100.0 * scale)
+                found = 100.0 * least / scale
             row = _judge(replace(row, p=corrected[row.metric], mde_pct=found), config)
         if row.metric in unlike:
             open_ = _left_open(row, unlike[row.metric])
@@ -286,10 +285,14 @@ def overall(metrics: Sequence[MetricChange]) -> ComparisonVerdict:
     return "improvement" if any(metric.outcome == "improvement" for metric in gated) else "no_regression"
 
 
-def _step_ms(metrics: Sequence[Metric], base: Sequence[ComparedCapture]) -> float | None:
+def _step_ms(metrics: Sequence[Metric], base: Captures) -> float | None:
     metric = next(m for m in metrics if m.name == "profiled_step_time")
     values = [float(np.median(series)) for c in base if len(series := metric.series(c))]
     return float(np.mean(values)) if values else None
+
+
+def _open(threshold: float | None) -> MetricOutcome:
+    return "informative" if threshold is None else "inconclusive"
 
 
 def _empty(metric: Metric, threshold: float | None, base: float | None, head: float | None) -> MetricChange:
@@ -301,53 +304,47 @@ def _empty(metric: Metric, threshold: float | None, base: float | None, head: fl
 
 def _timed(
     metric: Metric,
-    base: Sequence[ComparedCapture],
-    head: Sequence[ComparedCapture],
+    base: Captures,
+    head: Captures,
     threshold: float | None,
     step_ms: float | None,
     noise_pct: float | None,
     paired: bool,
     floor_pct: float,
     config: CompareConfig,
-) -> tuple[MetricChange, Estimate | None, float]:
-    """Base, head and the interval of one metric; the outcome is still open."""
+) -> tuple[MetricChange, Estimate | None, float | None]:
+    """Base, head and the interval of one metric; the outcome is still open. Parts of a step, which may be zero, are
+    estimated by their difference, and a percent is of the step that is returned; all else by its ratio, with None."""
     series = [[metric.series(capture) for capture in side] for side in (base, head)]
     samples = tuple(sum(len(s) for s in side) for side in series)
     values = [float(np.mean([metric.location(s) for s in side if len(s)])) if any(map(len, side)) else None
               for side in series]  # fmt: skip
-    row = replace(_empty(metric, threshold, *values), samples=Samples(*samples))
-    if values[0] is None and values[1] is None:
-        return replace(row, threshold_pct=None, reason=say("unknown_on_both")), None, 0.0
-    if values[0] is None or values[1] is None:
-        unknown = say("unknown_for", sides="base" if values[0] is None else "head")
-        return replace(row, outcome=_open(threshold), reason=unknown), None, 0.0
-    scale = step_ms if metric.of_step else abs(values[0])
-    row = replace(row, change=values[1] - values[0])
-    if not scale:
-        return replace(row, reason=say("base_is_zero")), None, 0.0
-    row = replace(row, change_pct=100.0 * (values[1] - values[0]) / scale)
+    old, new = values
+    row = replace(_empty(metric, threshold, old, new), samples=Samples(*samples))
+    if old is None and new is None:
+        return replace(row, threshold_pct=None, reason=say("unknown_on_both")), None, None
+    if old is None or new is None:
+        unknown = say("unknown_for", sides="base" if old is None else "head")
+        return replace(row, outcome=_open(threshold), reason=unknown), None, None
+    row = replace(row, change=new - old)
+    scale = step_ms if metric.of_step else old
+    if not scale or (not metric.of_step and min(old, new) <= 0):
+        return replace(row, reason=say("base_is_zero")), None, None
+    row = replace(row, change_pct=100.0 * (new - old) / scale)
     if why := _too_few(metric, series, noise_pct):
-        return replace(row, outcome=_open(threshold), reason=why), None, 0.0
-    known = estimate(
-        series[0],
-        series[1],
-        metric.location,
-        None if noise_pct is None else noise_pct / 100.0 * scale,
-        paired=paired,
-        floor=floor_pct / 100.0 * scale,
-    )
-    assert known is not None
+        return replace(row, outcome=_open(threshold), reason=why), None, None
+    noise, floor = None if noise_pct is None else noise_pct / 100.0, floor_pct / 100.0
+    if not metric.of_step:
+        known = of_ratio(series[0], series[1], metric.location, noise, paired=paired, floor=floor)
+        assert known is not None
+        half = known.half_width(config.confidence)
+        low, high = (100.0 * math.expm1(known.change + end) for end in (-half, half))
+        return replace(row, low_pct=low, high_pct=high), known, None
+    noise = None if noise is None else noise * scale
+    known = estimate(series[0], series[1], metric.location, noise, paired=paired, floor=floor * scale)
+    assert known is not None and row.change_pct is not None
     half = 100.0 * known.half_width(config.confidence) / scale
-    assert row.change_pct is not None
-    return (
-        replace(
-            row,
-            low_pct=max(row.change_pct - half, -100.0 if not metric.of_step else -math.inf),
-            high_pct=row.change_pct + half,
-        ),
-        known,
-        scale,
-    )
+    return replace(row, low_pct=row.change_pct - half, high_pct=row.change_pct + half), known, scale
 
 
 def _too_few(metric: Metric, series: Sequence[Sequence[Float]], noise_pct: float | None) -> str:
@@ -361,10 +358,6 @@ def _too_few(metric: Metric, series: Sequence[Sequence[Float]], noise_pct: float
     if noise_pct is None and sum(bool(len(own)) for side in series for own in side) <= 2:
         return say("launches_differ", needed=_MANY_STEPS)
     return ""
-
-
-def _open(threshold: float | None) -> MetricOutcome:
-    return "informative" if threshold is None else "inconclusive"
 
 
 def _judge(row: MetricChange, config: CompareConfig) -> MetricChange:
@@ -389,9 +382,7 @@ def _judge(row: MetricChange, config: CompareConfig) -> MetricChange:
     return replace(row, outcome=outcome, reason=say(why, threshold=threshold, p=f"{row.p:.2g}", most=f"{most_pct:.1f}"))
 
 
-def _exact(
-    metric: Metric, base: Sequence[ComparedCapture], head: Sequence[ComparedCapture], threshold: float | None
-) -> MetricChange:
+def _exact(metric: Metric, base: Captures, head: Captures, threshold: float | None) -> MetricChange:
     """A count, mean over steps: it changed where the steps of one side lie beyond those of the other."""
     values = [[s for c in side if len(s := metric.series(c))] for side in (base, head)]
     means = [float(np.mean(np.concatenate(side))) if side else None for side in values]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 import numpy as np
@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.across.links import bus_factor
-from traceops.compare.capture import ComparedCapture, step_series, unprofiled_series
+from traceops.compare.capture import Captures, ComparedCapture, step_series, unprofiled_series
 from traceops.compare.model import MetricFamily
 from traceops.compare.statistics import Float, Location, harmonic_mean
 from traceops.core.words import BUCKETS as BUCKET_WORDS
@@ -118,12 +118,12 @@ METRICS: tuple[Metric, ...] = (
 BY_NAME = {metric.name: metric for metric in METRICS}
 
 
-def enough_unprofiled(captures: Iterable[Sequence[ComparedCapture]]) -> bool:
+def enough_unprofiled(captures: Iterable[Captures]) -> bool:
     """Whether every side timed MIN_STEPS steps without the profiler."""
     return all(sum(c.info.unprofiled_steps for c in side) >= MIN_STEPS for side in captures)
 
 
-def metrics_for(captures: Iterable[Sequence[ComparedCapture]]) -> tuple[Metric, ...]:
+def metrics_for(captures: Iterable[Captures]) -> tuple[Metric, ...]:
     """The metrics for comparing these sides: their step time comes from the same kind of steps. Steps without the
     profiler show what the run takes by itself; where any side timed fewer than MIN_STEPS of them, profiled steps are
     used on all."""

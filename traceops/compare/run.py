@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.compare import judge
-from traceops.compare.capture import ComparedCapture, findings_of_most, on_ranks, ranks_of, timed_series
+from traceops.compare.capture import Captures, ComparedCapture, findings_of_most, on_ranks, ranks_of, timed_series
 from traceops.compare.changes import find_changes, ledger_of, memory_explanation, say
 from traceops.compare.comparable import Unlike, damaged, differences, refusals, unlike_steps
 from traceops.compare.config import CompareConfig
@@ -33,8 +33,8 @@ _LARGE_PCT = 20.0  # of the step
 
 
 def compare(
-    base: Sequence[ComparedCapture],
-    head: Sequence[ComparedCapture],
+    base: Captures,
+    head: Captures,
     config: CompareConfig | None = None,
     *,
     force: bool = False,
@@ -109,9 +109,7 @@ def _check_comparable(reasons: Sequence[str]) -> None:
         raise UsageError(f"these runs cannot be compared:\n{listed}\n--force compares them anyway")
 
 
-def _on_common_ranks(
-    base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]
-) -> tuple[Sequence[ComparedCapture], Sequence[ComparedCapture], frozenset[int]]:
+def _on_common_ranks(base: Captures, head: Captures) -> tuple[Captures, Captures, frozenset[int]]:
     """Both sides on the ranks that all captures have, and these ranks; none where no capture has others."""
     known = [ranks_of(capture) for capture in (*base, *head)]
     common = frozenset.intersection(*known)
@@ -129,14 +127,7 @@ class _Noise(Struct, frozen=True):
     floor_pct: float
 
 
-def _noise(
-    step_time: Metric,
-    base: Sequence[ComparedCapture],
-    head: Sequence[ComparedCapture],
-    config: CompareConfig,
-    *,
-    on_cpu: bool,
-) -> _Noise:
+def _noise(step_time: Metric, base: Captures, head: Captures, config: CompareConfig, *, on_cpu: bool) -> _Noise:
     in_turn = taken_in_turn(*([c.info.started_ns for c in side] for side in (base, head)))
     if (pct := config.launch_noise_pct) is None:
         pct = _launches_differ_by(step_time, (base, head), on_cpu)
@@ -147,18 +138,13 @@ def _noise(
     return _Noise(in_turn, in_turn and len(base) >= LEAST_PAIRS, pct, floor_pct)
 
 
-def _launches_differ_by(step_time: Metric, sides: Sequence[Sequence[ComparedCapture]], on_cpu: bool) -> float | None:
+def _launches_differ_by(step_time: Metric, sides: Sequence[Captures], on_cpu: bool) -> float | None:
     timed = [([step_time.series(capture) for capture in side], judge.waited_pct(side)) for side in sides]
     return judge.launch_noise_pct(timed, "cpu" if on_cpu else "cuda")
 
 
 def _bound(
-    step_time: Metric,
-    base: Sequence[ComparedCapture],
-    head: Sequence[ComparedCapture],
-    unlike: Sequence[Unlike],
-    *,
-    on_cpu: bool,
+    step_time: Metric, base: Captures, head: Captures, unlike: Sequence[Unlike], *, on_cpu: bool
 ) -> judge.StepBound | None:
     """What is certain of the step time whatever noise, and the profiler where that is all that is unlike, may add."""
     if open_ := [one for one in unlike if step_time.name in one.metrics]:
@@ -173,11 +159,7 @@ def _regression(row: MetricChange, held: Explanation | None, explanations: Seque
 
 
 def _notes(
-    base: Sequence[ComparedCapture],
-    head: Sequence[ComparedCapture],
-    common: frozenset[int],
-    config: CompareConfig,
-    today: date,
+    base: Captures, head: Captures, common: frozenset[int], config: CompareConfig, today: date
 ) -> tuple[str, ...]:
     timed = "without_profiler" if enough_unprofiled((base, head)) else "with_profiler"
     return (
@@ -187,7 +169,7 @@ def _notes(
     )
 
 
-def _told_apart(*sides: Sequence[ComparedCapture]) -> list[list[ComparedCapture]]:
+def _told_apart(*sides: Captures) -> list[list[ComparedCapture]]:
     """The captures with names that differ: where runs are called alike, the folders they lie in come first."""
     everyone = [capture for side in sides for capture in side]
     names = [capture.info.name for capture in everyone]
@@ -199,14 +181,14 @@ def _told_apart(*sides: Sequence[ComparedCapture]) -> list[list[ComparedCapture]
     return [[replace(capture, info=replace(capture.info, name=next(named))) for capture in side] for side in sides]
 
 
-def _in_order(side: Sequence[ComparedCapture]) -> list[ComparedCapture]:
+def _in_order(side: Captures) -> list[ComparedCapture]:
     """By start time where all are known, so that pairs are pairs."""
     if any(c.info.started_ns is None for c in side):
         return list(side)
     return sorted(side, key=lambda c: c.info.started_ns or 0)
 
 
-def _side(label: str, captures: Sequence[ComparedCapture]) -> Side:
+def _side(label: str, captures: Captures) -> Side:
     return Side(label, tuple(c.info for c in captures), captures[0].run_object)
 
 
@@ -239,13 +221,13 @@ def _wanted_ms(rows: Sequence[MetricChange]) -> float | None:
     return step.change if certain or abs(step.change_pct) >= _LARGE_PCT else None
 
 
-def _not_in_turn(base: Sequence[ComparedCapture], head: Sequence[ComparedCapture], in_turn: bool) -> list[str]:
+def _not_in_turn(base: Captures, head: Captures, in_turn: bool) -> list[str]:
     if in_turn or len(base) + len(head) <= 2:
         return []
     return [say("not_in_turn")]
 
 
-def _points(side: Literal["base", "head"], captures: Sequence[ComparedCapture]) -> list[StepPoint]:
+def _points(side: Literal["base", "head"], captures: Captures) -> list[StepPoint]:
     return [
         StepPoint(side, capture.info.name, index, profiled, float(ms))
         for capture in captures
@@ -254,9 +236,7 @@ def _points(side: Literal["base", "head"], captures: Sequence[ComparedCapture]) 
     ]
 
 
-def _findings_of(
-    base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]
-) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+def _findings_of(base: Captures, head: Captures) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
     """Findings above info that most captures of one side have and none of the other does, by rule and cause."""
     sides = [findings_of_most(side, _key) for side in (base, head)]
     anywhere = [{_key(f) for c in side for f in c.report.findings} for side in (base, head)]

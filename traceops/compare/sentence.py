@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from traceops.compare.capture import ComparedCapture, inventories
+from traceops.compare.capture import Captures, inventories
 from traceops.compare.changes import say
 from traceops.compare.judge import reason_for_more, worse_for_certain
 from traceops.compare.metrics import BY_NAME, MIN_STEPS
@@ -276,10 +276,7 @@ def _upper(text: str) -> str:
 
 
 def unchanged(
-    metrics: Sequence[MetricChange],
-    changes: Sequence[Change],
-    base: Sequence[ComparedCapture],
-    head: Sequence[ComparedCapture],
+    metrics: Sequence[MetricChange], changes: Sequence[Change], base: Captures, head: Captures
 ) -> tuple[str, ...]:
     """Sentences without a full stop; nothing is said of what is not known on both sides."""
     same = {row.metric: row.base for row in metrics if row.base and _is_the_same(row.metric, base, head)}
@@ -297,7 +294,7 @@ def unchanged(
     )  # fmt: skip
 
 
-def _is_the_same(name: str, base: Sequence[ComparedCapture], head: Sequence[ComparedCapture]) -> bool:
+def _is_the_same(name: str, base: Captures, head: Captures) -> bool:
     """Whether an exact metric has one value, on both sides, in all captures and steps."""
     if (metric := BY_NAME.get(name)) is None or not metric.exact:
         return False
@@ -305,5 +302,5 @@ def _is_the_same(name: str, base: Sequence[ComparedCapture], head: Sequence[Comp
     return len(sides[0]) == 1 and sides[0] == sides[1]
 
 
-def _names(side: Sequence[ComparedCapture]) -> set[str]:
+def _names(side: Captures) -> set[str]:
     return {row.name for inventory in inventories(side) for row in inventory.kernels}

@@ -10,6 +10,7 @@ from statistics import NormalDist
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int, begins_far, far_from_median
@@ -166,6 +167,26 @@ def estimate(
         return Estimate(before, after, error, df, False, False)
     error = max(math.sqrt(inner**2 + share * (noise or 0.0) ** 2), measured)
     return Estimate(before, after, error, _welch(within, sides[0], sides[1], error), True, False)
+
+
+def of_ratio(
+    base: Sequence[Float],
+    head: Sequence[Float],
+    location: Location,
+    noise: float | None,
+    *,
+    paired: bool = False,
+    floor: float = 0.0,
+) -> Estimate | None:
+    """As `estimate`, of positive values by the logarithm of their ratio, with `noise` and `floor` as shares: what
+    disturbs a step takes a share of it, so that in its unit a slower side's noise would hide the change."""
+    sides = [[series for series in side if len(series)] for side in (base, head)]
+    if not all(sides):
+        return None
+    before, after = (float(np.mean([location(series) for series in side])) for side in sides)
+    old, new = ([series / value for series in side] for side, value in zip((base, head), (before, after), strict=True))
+    known = estimate(old, new, location, noise, paired=paired, floor=floor)
+    return None if known is None else replace(known, base=math.log(before), head=math.log(after))
 
 
 def _welch(within: Sequence[Float], base: Sequence[Float], head: Sequence[Float], error: float) -> float:

@@ -29,7 +29,7 @@ class CaptureOperation(str, Enum):
     EXIT = "exit"
 
 
-_DOING = {
+_DOING: Mapping[str, str] = {
     CaptureOperation.PREPARE: "while it was set up",
     CaptureOperation.HOOK: "while it watched the optimizers",
     CaptureOperation.TIME: "while it timed the steps",
@@ -103,20 +103,17 @@ def read_failure(value: object) -> CaptureFailure | None:
 
 def steps_unseen(failure: CaptureFailure) -> bool:
     """Whether the launcher hears of this rank's steps no more."""
-    return failure.operation in {
-        one.value for one in (CaptureOperation.PREPARE, CaptureOperation.HOOK, CaptureOperation.HEARTBEAT)
-    }
+    return failure.operation in (CaptureOperation.PREPARE, CaptureOperation.HOOK, CaptureOperation.HEARTBEAT)
 
 
 def cause_text(failure: CaptureFailure) -> str:
     """What went wrong, as in "no space left on device while it wrote the trace, in step 14"."""
     where = f"in step {failure.step}"
-    if failure.operation == CaptureOperation.EXIT.value:
+    if failure.operation == CaptureOperation.EXIT:
         if failure.exit_code is None:
             return f"the process was gone while it was being captured, {where}; how it ended is not known"
         return f"the process ended itself with exit code {failure.exit_code} while it was being captured, {where}"
-    known = {operation.value: text for operation, text in _DOING.items()}
-    doing = known.get(failure.operation, "")
+    doing = _DOING.get(failure.operation, "")
     what = failure.message or failure.error or "an unknown error"
     if failure.no_space:
         what = "no space left on device"
@@ -129,7 +126,7 @@ def cause_text(failure: CaptureFailure) -> str:
 
 def advice_text(failure: CaptureFailure) -> str:
     """What to do about it."""
-    if failure.operation == CaptureOperation.EXIT.value:
+    if failure.operation == CaptureOperation.EXIT:
         return (
             f"os._exit, {'SIGKILL, ' if failure.exit_code is None else ''}or an exit in compiled code, runs no "
             "clean-up, so the trace is lost: end the script after the recorded steps, or record earlier ones with a "
@@ -152,15 +149,9 @@ def by_cause(failures: Sequence[CaptureFailure]) -> list[tuple[list[int], Captur
 
 # What a schedule that is too long gives up first, and how many steps it keeps of it.
 _GIVEN_UP = (
-    ("unprofiled", 2),
-    ("warmup", 1),
-    ("skip_first", 1),
-    ("active", 2),
-    ("unprofiled", 0),
-    ("skip_first", 0),
-    ("active", 1),
-    ("warmup", 0),
-)
+    ("unprofiled", 2), ("warmup", 1), ("skip_first", 1), ("active", 2),
+    ("unprofiled", 0), ("skip_first", 0), ("active", 1), ("warmup", 0),
+)  # fmt: skip
 _PHASES = ("skip_first", "unprofiled", "warmup", "active")
 _MOST = 1 << 31
 FIRST_STEPS = 3  # steps of a program that its first window takes, with the one that holds its start

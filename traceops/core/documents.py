@@ -108,7 +108,7 @@ def json_bytes(document: Any) -> bytes:
     try:
         return msgspec.json.encode(document, enc_hook=_plain)
     except UnicodeEncodeError:  # halves of a surrogate pair, from a name in a trace
-        return msgspec.json.encode(_encodable(msgspec.to_builtins(document, enc_hook=_plain)))
+        return msgspec.json.encode(well_formed(msgspec.to_builtins(document, enc_hook=_plain)))
 
 
 def _plain(value: Any) -> Any:
@@ -117,12 +117,12 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is nothing that JSON can hold")
 
 
-def _encodable(value: Any) -> Any:
-    """With question marks for what UTF-8 cannot hold."""
+def well_formed(value: Any) -> Any:
+    """The same with question marks for halves of surrogate pairs: file names may hold them, and UTF-8 may not."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
-        return {_encodable(key): _encodable(item) for key, item in value.items()}
+        return {well_formed(str(key)): well_formed(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_encodable(item) for item in value]
+        return [well_formed(item) for item in value]
     return value

@@ -26,16 +26,9 @@ NO_STACK = "no stack: made before the recording began, or without stacks"  # in 
 
 # What is known of an allocation in a recorded window, by the phases in which it was made and freed.
 MemoryKind = Literal[
-    "before",
-    "for_backward",
-    "past_backward",
-    "backward_kept",
-    "optimizer_kept",
-    "forward_temporary",
-    "backward_temporary",
-    "optimizer_temporary",
-    "unknown",
-]
+    "before", "for_backward", "past_backward", "backward_kept", "optimizer_kept",
+    "forward_temporary", "backward_temporary", "optimizer_temporary", "unknown",
+]  # fmt: skip
 KINDS_OF_MEMORY: tuple[MemoryKind, ...] = get_args(MemoryKind)
 MEMORY_KINDS: Mapping[MemoryKind, str] = {
     "before": "held from before the recording",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 import signal
 import time
@@ -11,7 +10,6 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
@@ -130,22 +128,6 @@ class WorkerContext(Struct):
         return self.fault == Fault(self.stage, kind)
 
 
-def share_port(folder: str, port: int) -> None:
-    """Tell the other ranks of this machine where the store listens."""
-    part = Path(folder) / "port.part"
-    part.write_text(json.dumps(port))
-    part.rename(Path(folder) / "port")
-
-
-def shared_port(folder: str) -> int:
-    """Where the store listens, once rank 0 has said so; who waits too long is ended from outside."""
-    path = Path(folder) / "port"
-    while not path.exists():
-        time.sleep(0.01)
-    port: Any = json.loads(path.read_text())
-    return int(port)
-
-
 # Odd counts leave a remainder wherever work is cut by powers of two; the last one is 16 MB of float32.
 _CASES = (
     (torch.float32, (1, 1023, 65_537, 4_194_301)),
@@ -187,29 +169,23 @@ def pairs(context: WorkerContext) -> None:
     for pair in order:
         if context.rank in pair:
             context.reporter.say("pair", stage=context.stage, ranks=pair, state="began")
-            right = [_exchange_is_right(context, pair), _sum_is_right(context, pair, groups[pair])]
-            context.reporter.say("pair", stage=context.stage, ranks=pair, state="ok" if all(right) else "wrong")
+            right = _pair_is_right(context, pair, groups[pair])
+            context.reporter.say("pair", stage=context.stage, ranks=pair, state="ok" if right else "wrong")
 
 
-def _exchange_is_right(context: WorkerContext, pair: tuple[int, int]) -> bool:
-    """Through the communicator of all ranks, which exists already."""
+def _pair_is_right(context: WorkerContext, pair: tuple[int, int], group: dist.ProcessGroup) -> bool:
+    """Whether they receive what the other sent, through the communicator of all ranks, which exists already, and sum
+    through their own."""
     peer = pair[1] if context.rank == pair[0] else pair[0]
     right = True
-    for count in _PAIR_COUNTS:
-        facts = {"pair": _name(pair), "count": count}
+    each = [{"pair": _name(pair), "count": count} for count in _PAIR_COUNTS]
+    for count, facts in zip(_PAIR_COUNTS, each, strict=True):
         context.at("exchange", **facts)
-        sent = context.pattern(count, torch.float32, [context.rank])
-        received = torch.full_like(sent, -1.0)
-        exchange(sent, peer, received, peer)
+        received = torch.full((count,), -1.0, device=context.device)
+        exchange(context.pattern(count, torch.float32, [context.rank]), peer, received, peer)
         expected = context.pattern(count, torch.float32, [peer])
         right &= context.check(received, expected, "exchange_from", peer=peer, **facts)
-    return right
-
-
-def _sum_is_right(context: WorkerContext, pair: tuple[int, int], group: dist.ProcessGroup) -> bool:
-    right = True
-    for count in _PAIR_COUNTS:
-        facts = {"pair": _name(pair), "count": count}
+    for count, facts in zip(_PAIR_COUNTS, each, strict=True):
         context.at("sum_of_pair", **facts)
         tensor = context.pattern(count, torch.float32, [context.rank])
         dist.all_reduce(tensor, group=group)
@@ -402,11 +378,5 @@ def _exchange_part(out: torch.Tensor | None, into: torch.Tensor | None, peer: in
 
 
 def _report(context: WorkerContext, op: str, ranks: Sequence[int], size: int, seconds: float, factor: float) -> None:
-    row = {
-        "op": op,
-        "ranks": list(ranks),
-        "bytes": size,
-        "time_us": seconds * 1e6,
-        "busbw_gbs": size / seconds / 1e9 * factor,
-    }
-    context.reporter.say("measured", stage=context.stage, row=row)
+    row = {"op": op, "ranks": list(ranks), "bytes": size, "time_us": seconds * 1e6}
+    context.reporter.say("measured", stage=context.stage, row=row | {"busbw_gbs": size / seconds / 1e9 * factor})

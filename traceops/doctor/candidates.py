@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -55,16 +55,36 @@ class Situation(Struct, frozen=True):
         """Whether NCCL went this way; where it never came to that, it may have."""
         return not self.transports or any(one.startswith(transport) for one in self.transports)
 
-
-Applies = Callable[[Situation], bool]
+    @property
+    def conditions(self) -> Mapping[str, bool]:
+        """What alternatives ask for, by name."""
+        nccl, started = self.backend == "nccl", "start" not in self.failed
+        inside = nccl and self.world > self.nodes  # several GPUs share a host
+        # The network carries data, or the start, which goes over it even on one host, failed.
+        network = nccl and (self.nodes > 1 or not started) and not self.inside_only
+        used = {kind: any(one.startswith(kind) for one in self.transports) for kind in ("P2P", "SHM")}
+        return {
+            "never": False,
+            "nccl": nccl,
+            "connected": nccl and (started or self.inside_only),  # ranks had met before it failed
+            "inside": inside,
+            "direct": inside and self.takes("P2P"),
+            "uses_p2p": inside and used["P2P"],
+            "uses_shm": inside and used["SHM"],
+            "nodes": nccl and self.nodes > 1,
+            "plugin": network or (nccl and self.takes("NET")),
+            "infiniband": network and bool(self.hcas),
+            "inside_infiniband": inside and network and bool(self.hcas),
+            "sockets": network and self.takes("NET/Socket"),
+        }
 
 
 class Alternative(Struct, frozen=True):
-    """A change of words/doctor.ini that may help where something is broken, and where it is only slow."""
+    """A change of words/doctor.ini that may help, and the conditions for it where something is broken or only slow."""
 
     key: str
-    broken: Applies
-    slow: Applies = lambda situation: False
+    broken: str
+    slow: str = "never"
 
     @property
     def change(self) -> EnvironmentChange:
@@ -72,7 +92,8 @@ class Alternative(Struct, frozen=True):
 
     def may_help(self, situation: Situation) -> bool:
         """Whether it applies, and changes what the environment says already."""
-        applies = (situation.broken and self.broken(situation)) or (situation.slow and self.slow(situation))
+        holds = situation.conditions
+        applies = (situation.broken and holds[self.broken]) or (situation.slow and holds[self.slow])
         return applies and _is_new(self.change, situation)
 
 
@@ -85,85 +106,33 @@ def change_of(key: str, variables: dict[str, str], **facts: object) -> Environme
     return EnvironmentChange(variables, does=does.format_map(facts), costs=costs.format_map(facts))
 
 
-def _never(situation: Situation) -> bool:
-    return False
-
-
-def _nccl(situation: Situation) -> bool:
-    return situation.backend == "nccl"
-
-
-def _inside(situation: Situation) -> bool:
-    """Several GPUs share a host."""
-    return _nccl(situation) and situation.world > situation.nodes
-
-
-def _direct(situation: Situation) -> bool:
-    return _inside(situation) and situation.takes("P2P")
-
-
-def _network(situation: Situation) -> bool:
-    """The network carries data, or the start, which goes over it even on one host, failed."""
-    over_it = situation.nodes > 1 or "start" in situation.failed
-    return _nccl(situation) and over_it and not situation.inside_only
-
-
-def _connected(situation: Situation) -> bool:
-    """Ranks had met before it failed."""
-    return _nccl(situation) and ("start" not in situation.failed or situation.inside_only)
-
-
-def infiniband(situation: Situation) -> bool:
-    return _network(situation) and bool(situation.hcas)
-
-
-def _plugin(situation: Situation) -> bool:
-    return _network(situation) or (_nccl(situation) and situation.takes("NET"))
-
-
-def _held_in(transport: str) -> Applies:
-    return lambda situation: _inside(situation) and any(one.startswith(transport) for one in situation.transports)
-
-
-def _direct_over_network(situation: Situation) -> bool:
-    return _inside(situation) and infiniband(situation)
-
-
-def _over_sockets(situation: Situation) -> bool:
-    return _network(situation) and situation.takes("NET/Socket")
-
-
-def _between_nodes(situation: Situation) -> bool:
-    return situation.nodes > 1 and _nccl(situation)
-
-
 # Over PCIe through a host bridge or an IOMMU, direct sending can be slower than shared memory.
-WITHOUT_P2P = Alternative("p2p_off", _direct, slow=_held_in("P2P"))
+WITHOUT_P2P = Alternative("p2p_off", "direct", slow="uses_p2p")
 # From what costs least to what costs most, each tried alone.
 ALTERNATIVES = (
-    Alternative("cumem_off", _inside),
-    Alternative("cumem_host_off", _inside),
-    Alternative("nvls_off", _inside),
-    Alternative("p2p_nvlink", _direct),
+    Alternative("cumem_off", "inside"),
+    Alternative("cumem_host_off", "inside"),
+    Alternative("nvls_off", "inside"),
+    Alternative("p2p_nvlink", "direct"),
     WITHOUT_P2P,
-    Alternative("simple", _connected, slow=_nccl),
-    Alternative("ring", _connected, slow=_nccl),
-    Alternative("p2p_everywhere", _never, slow=_held_in("SHM")),
-    Alternative("no_plugin", _plugin, slow=_between_nodes),
-    Alternative("gid_3", infiniband),
-    Alternative("gid_1", infiniband),
-    Alternative("gdr_off", infiniband),
-    Alternative("ib_off", infiniband),
-    Alternative("more_sockets", _never, slow=_over_sockets),
-    Alternative("shm_off", _inside),
+    Alternative("simple", "connected", slow="nccl"),
+    Alternative("ring", "connected", slow="nccl"),
+    Alternative("p2p_everywhere", "never", slow="uses_shm"),
+    Alternative("no_plugin", "plugin", slow="nodes"),
+    Alternative("gid_3", "infiniband"),
+    Alternative("gid_1", "infiniband"),
+    Alternative("gdr_off", "infiniband"),
+    Alternative("ib_off", "infiniband"),
+    Alternative("more_sockets", "never", slow="sockets"),
+    Alternative("shm_off", "inside"),
 )
 # Tried where no single one works.
 PAIRS = (
-    Alternative("p2p_shm_off", _inside),
-    Alternative("p2p_cumem_off", _inside),
-    Alternative("cumem_nvls_off", _inside),
-    Alternative("tcp_only", _plugin),
-    Alternative("p2p_ib_off", _direct_over_network),
+    Alternative("p2p_shm_off", "inside"),
+    Alternative("p2p_cumem_off", "inside"),
+    Alternative("cumem_nvls_off", "inside"),
+    Alternative("tcp_only", "plugin"),
+    Alternative("p2p_ib_off", "inside_infiniband"),
 )
 
 
@@ -196,9 +165,7 @@ def suspicious(situation: Situation) -> tuple[str, ...]:
 
 def words(change: EnvironmentChange) -> str:
     """The change as the user would say it: ``NCCL_PROTO=Simple, without NCCL_NET``."""
-    return ", ".join(
-        [*(f"{name}={value}" for name, value in change.set.items()), *(f"without {n}" for n in change.unset)]
-    )
+    return ", ".join([*map("=".join, change.set.items()), *(f"without {name}" for name in change.unset)])
 
 
 def removal(names: tuple[str, ...], environ: Mapping[str, str]) -> EnvironmentChange:
@@ -246,7 +213,7 @@ def _interfaces(situation: Situation) -> Iterator[EnvironmentChange]:
 
 def _hcas(situation: Situation) -> Iterator[EnvironmentChange]:
     """Another InfiniBand or RoCE device, where there are several."""
-    if len(situation.hcas) > 1 and situation.nodes > 1 and infiniband(situation):
+    if len(situation.hcas) > 1 and situation.nodes > 1 and situation.conditions["infiniband"]:
         for hca in situation.hcas:
             yield change_of("hca", {"NCCL_IB_HCA": f"={hca}"}, hca=hca)
 
@@ -278,17 +245,12 @@ def node_context_of(machine: Machine, environ: Mapping[str, str]) -> NodeContext
     hcas = [nic.name for nic in machine.nics if nic.kind in ("IB", "RoCE") and nic.up is not False and nic.name]
     # Network interfaces that are up and have an address, by name, without those that lead nowhere else
     addresses, states = psutil.net_if_addrs(), psutil.net_if_stats()
+    named = [name for name in sorted(states) if states[name].isup and not _INSIDE_ONLY.match(name)]
     return NodeContext(
         machine.host or "",
         environment_that_matters(environ),
         visible_gpus(machine, environ),
-        tuple(
-            name
-            for name in sorted(states)
-            if states[name].isup
-            and not _INSIDE_ONLY.match(name)
-            and any(_leads_out(address) for address in addresses.get(name, []))
-        ),
+        tuple(name for name in named if any(map(_leads_out, addresses.get(name, [])))),
         tuple(hcas),
     )
 
@@ -322,7 +284,8 @@ def visible_gpus(machine: Machine, environ: Mapping[str, str]) -> tuple[int, ...
         if text.startswith("MIG-"):
             seen.append(place)
             continue
-        found = [int(text)] if text.isdecimal() else _by_uuid(text, machine)
+        by_uuid = [gpu.index for gpu in machine.gpus if text and gpu.uuid and gpu.uuid.startswith(text)]
+        found = [int(text)] if text.isdecimal() else by_uuid
         if len(found) != 1 or found[0] not in every or found[0] in seen:
             break
         seen += found
@@ -334,10 +297,6 @@ def hidden_but(kept: Sequence[int], environ: Mapping[str, str], seen: Sequence[i
     words = [part.strip() for part in environ.get(_VISIBLE, "").split(",")]
     named = words if len(words) == len(seen) and words != [""] else [str(gpu) for gpu in seen]
     return ",".join(word for word, gpu in zip(named, seen, strict=True) if gpu in kept)
-
-
-def _by_uuid(text: str, machine: Machine) -> list[int]:
-    return [gpu.index for gpu in machine.gpus if text and gpu.uuid and gpu.uuid.startswith(text)]
 
 
 def _leads_out(address: Any) -> bool:

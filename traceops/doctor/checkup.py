@@ -22,7 +22,7 @@ from traceops.doctor.checkup_plan import CheckupPlan
 from traceops.doctor.conclusions import conclusions, judge_measured
 from traceops.doctor.document import judge_tests
 from traceops.doctor.job import Backend
-from traceops.doctor.model import Checkup, EnvironmentChange, Remedy, Trial
+from traceops.doctor.model import Checkup, Remedy, Trial
 from traceops.doctor.nodes import NodeError, NodeIdentity, Nodes
 from traceops.doctor.runs import Runner
 from traceops.doctor.trials import run_job
@@ -201,16 +201,13 @@ def _references(checkup: Checkup, plan: CheckupPlan) -> tuple[Reference, ...]:
         rows = [row for row in best.measured if row.host == machine.host and row.host is not None]
         if not rows:
             continue
-        reference = make_reference(machine, rows, _settings(plan.contexts[number], best.change), checkup.started_at)
+        environ = plan.contexts[number].environ  # what was set for the library that carries the data
+        names = [name for name in environ if name.startswith(("NCCL_", "GLOO_")) and name not in best.change.unset]
+        settings = {name: environ[name] for name in names} | best.change.set
+        reference = make_reference(machine, rows, settings, checkup.started_at)
         kept = save_reference(reference) if number == own else None
         found.append(reference if kept is None else replace(reference, source=str(kept)))
     return tuple(found)
-
-
-def _settings(contexts: NodeContext, change: EnvironmentChange) -> dict[str, str]:
-    """What was set for the library that carries the data, while it was measured."""
-    kept = {name: value for name, value in contexts.environ.items() if name.startswith(("NCCL_", "GLOO_"))}
-    return {name: value for name, value in kept.items() if name not in change.unset} | change.set
 
 
 def _held_down(plan: CheckupPlan) -> bool:

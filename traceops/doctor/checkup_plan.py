@@ -12,11 +12,10 @@ from msgspec.structs import replace
 from traceops.core.claims import reason
 from traceops.doctor.candidates import NodeContext, Situation, words
 from traceops.doctor.isolate import FULL_S, LEAST_S, PATIENT_S, SHORT_S, Isolation, within
-from traceops.doctor.job import SIZES
+from traceops.doctor.job import SIZES, STAGES, Job
 from traceops.doctor.model import EnvironmentChange, Trial
 from traceops.doctor.runs import (
     Assessment,
-    JobRequest,
     Pair,
     Runner,
     Scope,
@@ -26,7 +25,6 @@ from traceops.doctor.runs import (
     large_all_reduce,
     nodes_that_work,
     shared_by,
-    stages_of,
 )
 from traceops.doctor.try_changes import WORTH_IT, NoTime, SearchResult, TriedChange, choose, is_better, try_changes
 from traceops.fabric.model import Machine, Measured, Reference
@@ -58,8 +56,7 @@ class Configuration:
         return tuple(row for trial in self.trials for row in trial.measured)
 
 
-ALL_STAGES = stages_of("start", "all_reduce", "pairs", "ddp_step", "sweep", "pair_bandwidth")
-QUICK_STAGES = stages_of("start", "all_reduce", "ddp_step", "sweep")
+QUICK_STAGES = ("start", "all_reduce", "ddp_step", "sweep")
 _QUICK_SIZES = 2
 
 
@@ -177,31 +174,27 @@ class CheckupPlan:
         return self.runner.nodes.first(self.until - time.monotonic(), float)
 
     def _everything(self, change: EnvironmentChange) -> Configuration:
-        left = max(self._left(), FULL_S)
-        stages = QUICK_STAGES if self.quick or left < 2 * FULL_S else ALL_STAGES
-        sizes = SIZES[self.runner.backend]
-        request = JobRequest(
-            stages,
-            change,
-            within(PATIENT_S, left),
-            sizes[-_QUICK_SIZES:] if self.quick else sizes,
-            budget_s=min(10.0, left / 8),
-        )
+        left, counts = max(self._left(), FULL_S), self.runner.counts
+        stages = QUICK_STAGES if self.quick or left < 2 * FULL_S else tuple(STAGES)
+        sizes = SIZES[self.runner.backend][-_QUICK_SIZES if self.quick else 0 :]
+        job = self.runner.job(stages, change, within(PATIENT_S, left), sizes, min(10.0, left / 8))
         with_it = f" ({words(change)})" if change.size else ""
-        self.report(reason("doctor", "testing", what=f"{self._what()}{with_it}", stages=stages))
-        first_time = self.logs is not None and not change.size
-        trials = self._run("node", request, self.logs / "node" if first_time and self.logs else None)
+        what = reason("doctor", "gpus" if self.runner.gpus else "ranks", count=counts[0])
+        if len(counts) > 1:
+            what = reason("doctor", "of_each_node", devices=what, nodes=len(counts))
+        self.report(reason("doctor", "testing", what=f"{what}{with_it}", stages=stages))
+        logs = None if change.size else self.logs  # of the first job alone
+        trials = self._run("node", job, logs and logs / "node")
         node = self._node(trials)
         alone = node.failed & {"start", "all_reduce"}  # then it does not work over all of them either
-        if len(self.runner.counts) == 1 or node.hopeless or alone:
+        if len(counts) == 1 or node.hopeless or alone:
             return Configuration(change, trials, node)
-        self.report(f"{reason('doctor', 'testing_together', nodes=len(self.runner.counts))}{with_it}")
-        request = replace(request, stages=stages_of("start", "all_reduce", "ddp_step", "sweep"))
-        together = self._run("all", request, self.logs / "all" if first_time and self.logs else None)
+        self.report(f"{reason('doctor', 'testing_together', nodes=len(counts))}{with_it}")
+        together = self._run("all", replace(job, stages=QUICK_STAGES), logs and logs / "all")
         return Configuration(change, trials + together, node, assess(together))
 
-    def _run(self, scope: Scope, request: JobRequest, logs: Path | None = None) -> tuple[Trial, ...]:
-        trials = self.runner.run(scope, request, logs)
+    def _run(self, scope: Scope, job: Job, logs: Path | None = None) -> tuple[Trial, ...]:
+        trials = self.runner.run(scope, job, logs)
         self._keep(trials)
         return trials
 
@@ -241,25 +234,24 @@ class CheckupPlan:
 
         def attempt(change: EnvironmentChange) -> TriedChange:
             nonlocal works, tried
-            if tried or change.set:  # the likeliest variable is faster removed than every device tested alone
-                self._stop_for_a_device(situation)
+            # The likeliest variable is faster removed than every device tested alone; where ranks do not start because
+            # of a device that fails alone, no setting cures that.
+            not_met = "start" in situation.failed and situation.world > 1 and self.scope == "node"
+            if (tried or change.set) and not_met:
+                self.isolation.test_alone()
+                if self.isolation.names_devices:
+                    raise NoTime
             if (left := self._left()) < LEAST_S + self._for_later(situation, works):
                 self.untested = reason("doctor", "time_used_up")
                 raise NoTime
             self.report(reason("doctor", "trying" if change.size else "measuring_again", change=words(change)))
             trials = self._run(self.scope, self._short(situation, change, left))
-            one = TriedChange(change, trials, self._gbs(trials))
+            state = self._node(trials) if self.scope == "node" else assess(trials)
+            one = TriedChange(change, trials, state.gbs)
             works, tried = works or one.works, True
             return one
 
         return attempt
-
-    def _stop_for_a_device(self, situation: Situation) -> None:
-        """Raises NoTime where ranks do not start because of a device that fails alone: no setting cures that."""
-        if "start" in situation.failed and situation.world > 1 and self.scope == "node":
-            self.isolation.test_alone()
-            if self.isolation.names_devices:
-                raise NoTime
 
     def _for_later(self, situation: Situation, works: bool) -> float:
         """Seconds to keep: to test in full what works, else each device alone, and some without the others."""
@@ -269,7 +261,7 @@ class CheckupPlan:
         met = "start" in situation.failed and situation.inside_only
         return LEAST_S * (alone + bool(met or self.isolation.bad_pairs or self.isolation.named))
 
-    def _short(self, situation: Situation, change: EnvironmentChange, left: float) -> JobRequest:
+    def _short(self, situation: Situation, change: EnvironmentChange, left: float) -> Job:
         """A start, a sum, a large message, and again what failed or was not come to."""
         assert self.first is not None
         starts = [trial for trial in self.first.trials if trial.name == "start" and trial.outcome == "ok"]
@@ -280,11 +272,7 @@ class CheckupPlan:
         sizes = (large,) if measured is None or measured.bytes > 0.9 * large else (measured.bytes, large)
         not_ok = {trial.name for trial in self.first.trials if trial.outcome != "ok"}
         again = not_ok & {"pairs", "ddp_step"} | situation.failed & {"pair_bandwidth"}
-        return JobRequest(stages_of("start", "all_reduce", "sweep", *again), change, deadlines, sizes, 3.0)
-
-    def _gbs(self, trials: Sequence[Trial]) -> float | None:
-        state = self._node(trials) if self.scope == "node" else assess(trials)
-        return state.gbs
+        return self.runner.job(("start", "all_reduce", "sweep", *again), change, deadlines, sizes, 3.0)
 
     def _hold_to_the_full_test(self, situation: Situation) -> None:
         """Sets `best`: the chosen change, or the next one where that fails or is no faster when all is tested."""
@@ -306,11 +294,6 @@ class CheckupPlan:
             over_all = assess(chosen.trials) if self.scope == "all" else None
             return Configuration(chosen.change, chosen.trials, self._node(chosen.trials), over_all)
         return self._everything(chosen.change)
-
-    def _what(self) -> str:
-        counts = self.runner.counts
-        each = reason("doctor", "gpus" if self.runner.gpus else "ranks", count=counts[0])
-        return each if len(counts) == 1 else reason("doctor", "of_each_node", devices=each, nodes=len(counts))
 
 
 def _inside_only(names: Sequence[str]) -> bool:

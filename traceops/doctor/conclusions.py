@@ -201,12 +201,8 @@ def _alone_on(plan: CheckupPlan, host: str, bad: Sequence[Trial], device: str) -
     looks = []
     for (test, cause), devices in said.items():
         because = "ranks" if not plan.runner.gpus else "other_model" if cause == "other_model" else "gpus"
-        facts: dict[str, Any] = {
-            "names": names_of(devices, device),
-            "test": test,
-            "left_out": _left_out(plan),
-            "because": because,
-        }
+        names = names_of(devices, device)
+        facts: dict[str, Any] = {"names": names, "test": test, "left_out": _left_out(plan), "because": because}
         numbers = {"gpus": list(devices), "alone": True}
         looks.append(looked(host, "tests", "alone", numbers, devices=tuple(devices), **facts))
     return looks
@@ -228,13 +224,15 @@ def _costs_of_settings(plan: CheckupPlan) -> list[Look]:
     before = plan.state.gbs
     if plan.state.failed or before is None:
         return []
+    environ: dict[str, str] = {}
+    for context in reversed(plan.contexts):
+        environ |= context.environ
     looks = []
     for one in plan.search.tried:
         alone = one.change.size == 1 or one is plan.search.chosen
         if not alone or not one.change.unset or one.change.set:
             continue
-        values = {name: value for name in one.change.unset if (value := _value(plan, name)) is not None}
-        variables = ", ".join(f"{name}={value}" for name, value in values.items())
+        variables = ", ".join(f"{name}={environ[name]}" for name in one.change.unset if name in environ)
         if one.works and one.gbs is not None:
             looks.append(_loss(plan, one, variables, before, one.gbs))
         for trial in [trial for trial in one.trials if trial.outcome in BAD][:1]:
@@ -254,10 +252,6 @@ def _loss(plan: CheckupPlan, one: TriedChange, variables: str, with_gbs: float, 
     return _line(plan, "loss", numbers, level=level, variables=variables, **facts)
 
 
-def _value(plan: CheckupPlan, name: str) -> str | None:
-    return next((one.environ[name] for one in plan.contexts if name in one.environ), None)
-
-
 def _pairs(plan: CheckupPlan) -> list[Look]:
     """Pairs that fail; of slow ones TO-C002 reports."""
     assert plan.first is not None
@@ -269,11 +263,9 @@ def _pairs(plan: CheckupPlan) -> list[Look]:
     for host, bad in each:
         if bad:
             culprits, shown = shared_by(bad), ", ".join(f"{one}–{other}" for one, other in sorted(bad)[:8])
-            facts: dict[str, Any] = {
-                "pairs": f"{shown} and {len(bad) - 8} more" if len(bad) > 8 else shown,
-                "shared": shared_text(culprits),
-                "left_out": _left_out(plan),
-            }
+            if len(bad) > 8:
+                shown += f" and {len(bad) - 8} more"
+            facts: dict[str, Any] = {"pairs": shown, "shared": shared_text(culprits), "left_out": _left_out(plan)}
             numbers = {"pairs": [list(pair) for pair in bad], "gpus": list(culprits)}
             looks.append(looked(host, "tests", "pairs", numbers, **facts))
     return looks

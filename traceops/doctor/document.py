@@ -61,22 +61,19 @@ class DoctorDocument(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[FileProblem, ...] = ()
 
 
+# What a checkup and its document both hold as it is.
+_ALIKE = ("hosts", "backend", "looks", "trials", "measured", "fallback", "findings", "checks")
+
+
 def document_of(checkup: Checkup) -> DoctorDocument:
     """The checkup as doctor.json holds it."""
     return DoctorDocument(
-        hosts=checkup.hosts,
-        backend=checkup.backend,
+        **{name: getattr(checkup, name) for name in _ALIKE},
         started_at=checkup.started_at,
         seconds=checkup.seconds,
         machines=tuple(map(machine_json, checkup.machines)),
-        looks=checkup.looks,
-        trials=checkup.trials,
-        measured=checkup.measured,
         remedies=tuple(map(_remedy_json, checkup.remedies)),
         settings=None if checkup.settings is None else _remedy_json(checkup.settings),
-        fallback=checkup.fallback,
-        findings=checkup.findings,
-        checks=checkup.checks,
         references=tuple(map(reference_json, checkup.references)),
         nccl=None if checkup.log is None else nccl_json(checkup.log),
         benchmarks=tuple(map(benchmark_json, checkup.benchmarks[:MOST_ROWS])),
@@ -86,15 +83,8 @@ def document_of(checkup: Checkup) -> DoctorDocument:
 
 
 def _remedy_json(remedy: Remedy) -> RemedyJson:
-    change = remedy.change
-    return RemedyJson(
-        set=change.set,
-        unset=change.unset,
-        does=change.does,
-        costs=change.costs,
-        busbw_gbs=remedy.after_gbs,
-        before_gbs=remedy.before_gbs,
-    )
+    change = msgspec.structs.asdict(remedy.change)
+    return RemedyJson(**change, busbw_gbs=remedy.after_gbs, before_gbs=remedy.before_gbs)
 
 
 def _remedy(found: RemedyJson) -> Remedy:
@@ -140,19 +130,12 @@ def read_checkup(path: str | FilePath) -> Checkup | None:
         )
     # A document leaves out NCCL's log, tests of others and serial numbers of GPUs.
     return Checkup(
-        hosts=found.hosts,
-        backend=found.backend,
+        **{name: getattr(found, name) for name in _ALIKE},
         started_at=found.started_at or 0.0,
         seconds=found.seconds or 0.0,
         machines=tuple(map(_machine, found.machines)),
-        looks=found.looks,
-        trials=found.trials,
-        findings=found.findings,
-        checks=found.checks,
-        measured=found.measured,
         remedies=tuple(map(_remedy, found.remedies)),
         settings=None if found.settings is None else _remedy(found.settings),
-        fallback=found.fallback,
         references=found.references,
         problems=tuple((one.file, one.problem) for one in found.problems),
     )
@@ -163,19 +146,12 @@ def judge_tests(trials: Sequence[Trial], hosts: Sequence[str]) -> Verdict:
     ran = [trial for trial in trials if trial.as_it_is and trial.outcome != "not_evaluated"]
     if not ran:
         return TEST_FAILED.not_evaluated(reason("doctor", "not_tested"))
-    findings = [
-        TEST_FAILED.finding(
-            "error",
-            "high",
-            _failed(trial, hosts),
-            [
-                Evidence(Fact.TRIAL, trial.outcome, subject=trial.name),
-                Evidence(Fact.TOOK, round(trial.seconds, 1), "s", trial.deadline_s),
-            ],
-        )
-        for trial in ran
-        if trial.outcome in BAD
-    ]
+    findings = []
+    for trial in ran:
+        if trial.outcome in BAD:
+            proof = Evidence(Fact.TRIAL, trial.outcome, subject=trial.name)
+            took = Evidence(Fact.TOOK, round(trial.seconds, 1), "s", trial.deadline_s)
+            findings.append(TEST_FAILED.finding("error", "high", _failed(trial, hosts), [proof, took]))
     return TEST_FAILED.verdict(*findings, clear=reason("doctor", "all_right", count=len(ran)))
 
 

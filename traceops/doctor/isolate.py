@@ -15,8 +15,8 @@ from traceops.core.claims import reason
 from traceops.doctor.candidates import Situation, change_of, hidden_but, words
 from traceops.doctor.job import LAUNCH
 from traceops.doctor.model import BAD, EnvironmentChange, Trial
-from traceops.doctor.runs import JobRequest, Runner, assess, stages_of, to_leave_out
 from traceops.doctor.runs import Pair as RankPair
+from traceops.doctor.runs import Runner, assess, to_leave_out
 from traceops.doctor.try_changes import NoTime, SearchResult, TriedChange, try_changes
 from traceops.fabric import fabric
 
@@ -119,10 +119,10 @@ class Isolation(Struct):
         self.report(reason("doctor", "trying_each", device="GPU" if self.runner.gpus else "rank"))
         # As it trains when it stands in for all: what is wrong with the network is no fault of its own.
         change = EnvironmentChange(fabric.SET, tuple(name for name in fabric.UNSET if name in self.runner.environ))
-        request = JobRequest(stages_of("start", "ddp_step"), change, within(SHORT_S, self.left()))
-        jobs = [replace(self.runner, devices=(device,)) for device in self.runner.devices]
-        own = _at_once([partial(job.own, request) for job in jobs])
-        self.alone = self.runner.share(tuple(trial for trials in own for trial in trials), request)
+        settings = ("start", "ddp_step"), change, within(SHORT_S, self.left())
+        each = [replace(self.runner, devices=(device,)) for device in self.runner.devices]
+        own = _at_once([partial(one.own, one.job(*settings)) for one in each])
+        self.alone = self.runner.share(tuple(trial for trials in own for trial in trials), self.runner.job(*settings))
         self.keep(self.alone)
 
     def test_pairs(self, out: Sequence[int] = ()) -> tuple[RankPair, ...]:
@@ -131,7 +131,7 @@ class Isolation(Struct):
             return ()
         self.report(reason("doctor", "testing_pairs"))
         rest, change = self._rest(out) if out else (self.runner, EnvironmentChange())
-        trials = rest.run("node", JobRequest(stages_of("start", "pairs"), change, within(SHORT_S, self.left())))
+        trials = rest.run("node", rest.job(("start", "pairs"), change, within(SHORT_S, self.left())))
         self.keep(trials)
         return assess(trials).bad_pairs
 
@@ -191,8 +191,8 @@ class Isolation(Struct):
             hides.set | change.set, change.unset,
             "; ".join(filter(None, (hides.does, change.does))), "; ".join(filter(None, (hides.costs, change.costs))),
         )  # fmt: skip
-        stages = stages_of("start", "all_reduce", "pairs", "ddp_step", "sweep")
-        trials = rest.run("node", JobRequest(stages, change, within(SHORT_S, self.left()), (), 3.0))
+        stages = ("start", "all_reduce", "pairs", "ddp_step", "sweep")
+        trials = rest.run("node", rest.job(stages, change, within(SHORT_S, self.left()), (), 3.0))
         self.keep(trials)
         return TriedChange(change, trials, assess(trials).gbs)
 

@@ -125,11 +125,7 @@ class WorkerTask(Struct, frozen=True):
     @staticmethod
     def from_text(text: str) -> WorkerTask:
         """The inverse of `to_text`."""
-        facts = json.loads(text)
-        job = facts["job"]
-        rendezvous = Rendezvous(**job["rendezvous"]) if job["rendezvous"] else None
-        lists = {name: tuple(job[name]) for name in ("stages", "devices", "unset", "sizes", "names")}
-        return WorkerTask(**facts | {"job": Job(**job | lists | {"rendezvous": rendezvous})})
+        return msgspec.json.decode(text, type=WorkerTask)
 
 
 def child_environment(task: WorkerTask, environ: Mapping[str, str], logs: Path) -> dict[str, str]:
@@ -199,16 +195,9 @@ class Reports:
 
 
 FailureCause = Literal[
-    "torch_not_imported",
-    "module_missing",
-    "no_gpu",
-    "no_backend",
-    "driver",
-    "no_room",
-    "device_in_use",
-    "device_broken",
-    "other_model",
-]
+    "torch_not_imported", "module_missing", "no_gpu", "no_backend", "driver", "no_room",
+    "device_in_use", "device_broken", "other_model",
+]  # fmt: skip
 # These may be true of one of several devices only: another process has it, or it is broken, or of another model.
 OF_ONE_DEVICE: frozenset[FailureCause] = frozenset({"device_in_use", "device_broken", "other_model"})
 

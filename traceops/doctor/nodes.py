@@ -109,12 +109,12 @@ def _by_pod(environ: Mapping[str, str], port: int | None) -> NodeIdentity:
             "PyTorchJob a Master, or --nnodes, --node-rank and --master-addr"
         )
     node, chosen = _number(environ, "PET_NODE_RANK"), port or _number(environ, "PET_MASTER_PORT")
-    if node >= int(nodes) or chosen > 65535:
-        name, text = ("PET_NODE_RANK", node) if node >= int(nodes) else ("PET_MASTER_PORT", chosen)
-        most = int(nodes) - 1 if node >= int(nodes) else 65535
-        raise UsageError(
-            f"{name} is {text}, at most {most} is possible; mend it, or give --nnodes, --node-rank and --master-addr"
-        )
+    for name, number, most in (("PET_NODE_RANK", node, int(nodes) - 1), ("PET_MASTER_PORT", chosen, 65535)):
+        if number > most:
+            raise UsageError(
+                f"{name} is {number}, at most {most} is possible; correct it, or give --nnodes, --node-rank and "
+                "--master-addr"
+            )
     return NodeIdentity(node, int(nodes), environ["PET_MASTER_ADDR"], chosen or DEFAULT_PORT)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 from statistics import median
 from typing import Any, Literal
@@ -16,24 +16,15 @@ from traceops.across.links import LinkReference as Link
 from traceops.across.links import link_by_name
 from traceops.core.claims import reason
 from traceops.doctor.job import OF_ONE_DEVICE, STAGES, Backend, FailureCause, Job, Rendezvous
-from traceops.doctor.model import BAD, EnvironmentChange, Outcome, Trial
+from traceops.doctor.model import BAD, EnvironmentChange, Outcome, PairState, Trial
 from traceops.doctor.nodes import MEET_S, Nodes
 from traceops.fabric.model import Machine, Measured
 
 RunJob = Callable[..., tuple[Trial, ...]]
 Scope = Literal["node", "all"]  # each node by itself, at the same time; one job over all nodes
 _WORST: tuple[Outcome, ...] = ("hung", "failed", "wrong", "not_evaluated", "ok")
-_SAME: EnvironmentChange = EnvironmentChange()
-
-
-class JobRequest(Struct, frozen=True):
-    """What a job is to test, under which change; the fields are those of Job."""
-
-    stages: tuple[str, ...]
-    change: EnvironmentChange = _SAME
-    deadlines_s: Mapping[str, float] | None = None
-    sizes: tuple[int, ...] = ()
-    budget_s: float = 10.0
+# A rank that never came to a pair was held up elsewhere: the one that waited for it there is not to blame.
+_WORST_OF_PAIR: tuple[Outcome, ...] = ("wrong", "not_evaluated", "hung", "failed", "ok")
 
 
 class Runner(Struct, frozen=True):
@@ -53,45 +44,53 @@ class Runner(Struct, frozen=True):
         """Devices of this node that take part, as nvidia-smi counts."""
         return tuple(self.gpus[device] for device in self.devices) if self.gpus else self.devices
 
-    def run(self, scope: Scope, request: JobRequest, logs: Any = None) -> tuple[Trial, ...]:
+    def job(
+        self,
+        stages: Collection[str],
+        change: EnvironmentChange,
+        deadlines_s: Mapping[str, float],
+        sizes: tuple[int, ...] = (),
+        budget_s: float = 10.0,
+    ) -> Job:
+        """A job on this node that tests these stages under a change; the other fields are those of Job."""
+        ordered = tuple(stage for stage in STAGES if stage in stages)
+        return Job(
+            ordered, self.devices, self.backend, change.set, change.unset, None,
+            deadlines_s, sizes, budget_s, self.tested,
+        )  # fmt: skip
+
+    def run(self, scope: Scope, job: Job, logs: Any = None) -> tuple[Trial, ...]:
         """The trials of all nodes: of each node its own, or one set of the job over all.
 
         logs: folder for the job's logs. Raises NodeError where a node does not answer long after this one is done.
         """
-        rendezvous = self._rendezvous() if scope == "all" and len(self.counts) > 1 else None
-        job = self._job(request, rendezvous)
+        over_all = scope == "all" and len(self.counts) > 1
+        if over_all:
+            port = self.nodes.first(_free_port() if self.nodes.leads else 0, int)
+            identity, counts = self.nodes.identity, self.counts
+            meeting = Rendezvous(identity.address, port, sum(counts[: identity.node]), sum(counts))
+            job = replace(job, rendezvous=meeting)
         own = self.run_job(job, self.environ, *([] if logs is None else [logs]))
-        if rendezvous is None:
-            return self.share(tuple(self._as_counted(trial) for trial in own), request)
-        return merged(self._gather(own, job), self.nodes.hosts)
+        if over_all:
+            return merged(self._gather(own, job), self.nodes.hosts)
+        return self.share(tuple(self._as_counted(trial) for trial in own), job)
 
-    def own(self, request: JobRequest) -> tuple[Trial, ...]:
+    def own(self, job: Job) -> tuple[Trial, ...]:
         """The trials of this node, which no other is told of."""
-        return tuple(self._as_counted(trial) for trial in self.run_job(self._job(request), self.environ))
+        return tuple(self._as_counted(trial) for trial in self.run_job(job, self.environ))
 
-    def share(self, own: tuple[Trial, ...], request: JobRequest) -> tuple[Trial, ...]:
+    def share(self, own: tuple[Trial, ...], job: Job) -> tuple[Trial, ...]:
         """The trials of all nodes, with the host of each, from this node's. Raises NodeError as `run` does."""
-        told = self._gather(own, self._job(request))
-        if len(told) == 1:
-            return told[0]
-        pairs = zip(told, self.nodes.hosts, strict=True)
+        of_nodes = self._gather(own, job)
+        if len(of_nodes) == 1:
+            return of_nodes[0]
+        pairs = zip(of_nodes, self.nodes.hosts, strict=True)
         return tuple(replace(trial, hosts=(host,)) for node, host in pairs for trial in node)
 
     def _gather(self, own: tuple[Trial, ...], job: Job) -> tuple[tuple[Trial, ...], ...]:
         # A job that hangs on another node goes on for the deadline of one stage.
         longest = max(job.deadline_s(stage) for stage in job.stages)
         return self.nodes.gather(own, tuple[Trial, ...], longest + MEET_S / 2)
-
-    def _job(self, request: JobRequest, rendezvous: Rendezvous | None = None) -> Job:
-        return Job(
-            request.stages, self.devices, self.backend, request.change.set, request.change.unset, rendezvous,
-            request.deadlines_s or {}, request.sizes, request.budget_s, self.tested,
-        )  # fmt: skip
-
-    def _rendezvous(self) -> Rendezvous:
-        port = self.nodes.first(_free_port() if self.nodes.leads else 0, int)
-        node = self.nodes.identity.node
-        return Rendezvous(self.nodes.identity.address, port, sum(self.counts[:node]), sum(self.counts))
 
     def _as_counted(self, trial: Trial) -> Trial:
         """With GPUs as nvidia-smi counts them, whichever of them are visible."""
@@ -112,11 +111,6 @@ class Runner(Struct, frozen=True):
         )
 
 
-def stages_of(*names: str) -> tuple[str, ...]:
-    """These stages in the order in which a job runs them."""
-    return tuple(stage for stage in STAGES if stage in names)
-
-
 def nodes_that_work(runner: Runner, trials: Sequence[Trial]) -> tuple[str, ...]:
     """Of several nodes those whose GPUs work together, by the trials with the environment as it is."""
     bad = {trial.hosts for trial in trials if trial.outcome in BAD}
@@ -124,10 +118,10 @@ def nodes_that_work(runner: Runner, trials: Sequence[Trial]) -> tuple[str, ...]:
     return tuple(host for host, count in each if count > 1 and not bad & {(host,), ()})
 
 
-def merged(told: Sequence[tuple[Trial, ...]], hosts: Sequence[str]) -> tuple[Trial, ...]:
+def merged(of_nodes: Sequence[tuple[Trial, ...]], hosts: Sequence[str]) -> tuple[Trial, ...]:
     """One trial a stage from what each node says of a job over all of them: the worst outcome counts."""
     result = []
-    for same in zip(*told, strict=True):
+    for same in zip(*of_nodes, strict=True):
         worst = min(same, key=lambda trial: _WORST.index(trial.outcome))
         bad = worst.outcome in BAD  # who fails at once often says more than who then waits for it until the end
         blamed = [(host, trial) for host, trial in zip(hosts, same, strict=True) if not bad or trial.outcome in BAD]
@@ -141,7 +135,7 @@ def merged(told: Sequence[tuple[Trial, ...]], hosts: Sequence[str]) -> tuple[Tri
                 seconds=max(trial.seconds for trial in same),
                 message="; ".join(messages),
                 said=tuple(dict.fromkeys(said)),
-                measured=_each_once([row for trial in same for row in trial.measured]),
+                measured=slowest_rows(row for trial in same for row in trial.measured),
                 transports=tuple(dict.fromkeys(way for trial in same for way in trial.transports)),
                 pairs=_worst_pairs(same),
                 failed=tuple(rank for trial in same for rank in trial.failed),
@@ -151,9 +145,9 @@ def merged(told: Sequence[tuple[Trial, ...]], hosts: Sequence[str]) -> tuple[Tri
     return tuple(result)
 
 
-def _each_once(rows: Sequence[Any]) -> tuple[Any, ...]:
-    """Every node reports the collectives of all: the slowest counts."""
-    slowest: dict[Any, Any] = {}
+def slowest_rows(rows: Iterable[Measured]) -> tuple[Measured, ...]:
+    """Every rank and node reports the collectives that it takes part in, each end of a pair its own: the slowest."""
+    slowest: dict[tuple[str, tuple[int, ...], int], Measured] = {}
     for row in rows:
         key = (row.op, row.gpus, row.bytes)
         if key not in slowest or slowest[key].time_us < row.time_us:
@@ -161,18 +155,12 @@ def _each_once(rows: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(slowest.values())
 
 
-def _worst_pairs(same: Sequence[Trial]) -> tuple[Any, ...]:
-    worst: dict[tuple[int, int], Any] = {}
+def _worst_pairs(same: Sequence[Trial]) -> tuple[PairState, ...]:
+    worst: dict[tuple[int, int], PairState] = {}
     for state in (state for trial in same for state in trial.pairs):
-        known = worst.get(state.gpus)
-        if known is None or _bad_first(state.outcome) < _bad_first(known.outcome):
-            worst[state.gpus] = state
+        known = worst.setdefault(state.gpus, state)
+        worst[state.gpus] = min(known, state, key=lambda one: _WORST_OF_PAIR.index(one.outcome))
     return tuple(worst.values())
-
-
-def _bad_first(outcome: Outcome) -> int:
-    """A rank that never came to a pair was held up elsewhere: the one that waited for it there is not to blame."""
-    return ("wrong", "not_evaluated", "hung", "failed", "ok").index(outcome)
 
 
 def _free_port() -> int:
@@ -226,11 +214,12 @@ def assess(trials: Sequence[Trial], machine: Machine | None = None) -> Assessmen
     bad = [trial for trial in trials if trial.outcome in BAD]
     tested = [state for trial in trials for state in trial.pairs]
     bad_pairs = [state.gpus for state in tested if state.outcome in BAD]
-    if len(bad_pairs) == len([state for state in tested if state.outcome != "not_evaluated"]):
+    if len(bad_pairs) == sum(state.outcome != "not_evaluated" for state in tested):
         bad_pairs = []  # all of them: nothing that tells one from another
     rows = [row for trial in trials for row in trial.measured]
     # What the first trial says that no setting can help against, and what kind of cause that is.
     hopeless, cause = next(((trial.message, trial.cause) for trial in bad if trial.cause), ("", None))
+    few = [trial.failed for trial in bad if 0 < len(trial.failed) <= min(_MOST_SHARED, (len(trial.gpus) - 1) // 2)]
     return Assessment(
         frozenset(trial.name for trial in bad),
         frozenset(way for trial in trials for way in trial.transports),
@@ -239,12 +228,8 @@ def assess(trials: Sequence[Trial], machine: Machine | None = None) -> Assessmen
         slow_pairs(rows, machine),
         hopeless,
         cause,
-        named=next((trial.failed for trial in bad if _are_few(trial)), ()),
+        named=next(iter(few), ()),
     )
-
-
-def _are_few(trial: Trial) -> bool:
-    return 0 < len(trial.failed) <= min(_MOST_SHARED, (len(trial.gpus) - 1) // 2)
 
 
 def assess_each(trials: Sequence[Trial], hosts: Sequence[str], machines: Sequence[Machine]) -> Assessment:
@@ -297,7 +282,7 @@ def shared_by(pairs: Sequence[Pair]) -> tuple[int, ...]:
     """The up to three devices of which every pair has one; none where others, as few, would do as well."""
     devices = sorted({device for pair in pairs for device in pair})
     for count in range(1, min(len(devices), _MOST_SHARED + 1)):
-        if found := [some for some in combinations(devices, count) if not _apart_from(some, pairs)]:
+        if found := [some for some in combinations(devices, count) if all(set(some) & set(pair) for pair in pairs)]:
             return found[0] if len(found) == 1 else ()
     return ()
 
@@ -316,11 +301,6 @@ def to_leave_out(bad_pairs: Sequence[Pair]) -> tuple[int, ...]:
         out.append(max(counts, key=lambda device: (counts[device], device)))
         left = [pair for pair in left if out[-1] not in pair]
     return tuple(sorted(out))
-
-
-def _apart_from(devices: Sequence[int], pairs: Sequence[Pair]) -> bool:
-    """Whether there is a pair of others only."""
-    return any(one not in devices and other not in devices for one, other in pairs)
 
 
 def expected_gbs(

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceops.core.errors import InputError
 from traceops.core.files import read_regular
@@ -31,13 +32,8 @@ class Settings(Struct, frozen=True):
         return {**kept, **self.set}
 
 
-class _Variables(msgspec.Struct):
-    set: dict[str, str] = {}
-    unset: tuple[str, ...] = ()
-
-
-class _Doctor(msgspec.Struct):
-    settings: _Variables | None
+class _Doctor(Struct):
+    settings: Settings | None
     schema_version: Literal[1, 2] = 1
     fallback: int | None = None
 
@@ -52,18 +48,18 @@ def read_settings(path: str | Path) -> Settings:
         raise InputError(f"{path} cannot be read ({error.strerror}); traceops doctor writes it") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path} does not hold settings of traceops doctor: {error}") from error
-    variables = found.settings or _Variables()
-    for name in (*variables.set, *variables.unset):
+    settings = found.settings or Settings()
+    for name in (*settings.set, *settings.unset):
         if not _NAME.match(name):
             raise InputError(f"{path}: {name!r} is not the name of a variable")
-    for name, value in variables.set.items():
+    for name, value in settings.set.items():
         if "\0" in value:
             raise InputError(f"{path}: the value of {name} holds a NUL, which a variable cannot hold")
-        if name in variables.unset:
+        if name in settings.unset:
             raise InputError(f"{path}: {name} stands under set and under unset; leave it in one of the two")
     if found.fallback is not None and found.fallback < 1:
         raise InputError(f"{path}: fallback is {found.fallback}; give the number of ranks, 1 or more")
-    return Settings(variables.set, variables.unset, found.fallback)
+    return replace(settings, fallback=found.fallback)
 
 
 def shell_lines(set_: Mapping[str, str], unset: Sequence[str]) -> tuple[str, ...]:

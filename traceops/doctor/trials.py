@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -25,9 +25,10 @@ from traceops.core.as_module import command_of
 from traceops.core.claims import reason
 from traceops.core.errors import InputError
 from traceops.core.rank_text import ranks_text, who
-from traceops.doctor.isolate import Pair, pair_order
+from traceops.doctor.isolate import pair_order
 from traceops.doctor.job import LAUNCH, FailureCause, Job, Reports, WorkerTask, child_environment, foreign_cause
 from traceops.doctor.model import Outcome, PairState, Trial
+from traceops.doctor.runs import slowest_rows
 from traceops.fabric.model import Measured
 from traceops.fabric.nccl import Connection
 from traceops.fabric.readers.nccl_log import read_nccl_log
@@ -161,7 +162,7 @@ def _kill(session: int) -> None:
 _HOME = str(Path(traceops.__file__).parent.parent)
 
 
-def tail(path: Path) -> Iterable[str]:
+def tail(path: Path) -> list[str]:
     """The last lines of a file that may be of any size and hold anything."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
@@ -184,9 +185,10 @@ class Ended(Struct, frozen=True):
     seconds: float
 
 
-def _trial(job: Job, workers: Workers, ended: Ended, undead: Sequence[WorkerProcess]) -> Trial:
-    ranks, stage = workers.children, ended.stage
-    said: tuple[str, ...] = ()
+def _trial(
+    job: Job, workers: Workers, ended: Ended, undead: Sequence[WorkerProcess], transports: tuple[str, ...]
+) -> Trial:
+    ranks, stage, said = workers.children, ended.stage, tuple[str, ...]()
     if ended.how != "done":
         outcome: Outcome = ended.how
         why = _hung if ended.how == "hung" else _failed
@@ -200,20 +202,22 @@ def _trial(job: Job, workers: Workers, ended: Ended, undead: Sequence[WorkerProc
         skipped = [found["text"] for found in ranks[0].reports.of(stage, "skipped")]
         notes = [found["text"] for child in ranks for found in child.reports.of(stage, "note")]
         outcome, message = "not_evaluated" if skipped else "ok", "; ".join(dict.fromkeys(skipped + notes))
-    trial = _bare(job, stage, outcome, ended.seconds, message)
-    pairs = _pairs(job, ranks, stage, ended.how) if stage == "pairs" else ()
-    failed = [_gpu(job, child.rank) for child in _causes(ranks)] if outcome == "failed" else []
-    measured = _measured(job, ranks, stage)
-    cause = _cause(ranks, ended.how, (message, *said)) if ended.how != "done" else None
-    return replace(trial, said=said, measured=measured, pairs=pairs, failed=tuple(failed), cause=cause)
+    return replace(
+        _bare(job, stage, outcome, ended.seconds, message),
+        said=said,
+        measured=_measured(job, ranks, stage),
+        transports=transports,
+        pairs=_pairs(job, ranks, stage, ended.how) if stage == "pairs" else (),
+        failed=tuple(_gpu(job, child.rank) for child in _causes(ranks)) if outcome == "failed" else (),
+        cause=None if ended.how == "done" else _cause(ranks, ended.how, (message, *said)),
+    )
 
 
 def _cause(ranks: Sequence[WorkerProcess], how: How, texts: Sequence[str]) -> FailureCause | None:
-    """Why it failed, where no setting can help: found by the ranks themselves, else named in what they said."""
-    if how == "hung" and any(not child.has(LAUNCH, "end") for child in ranks):
+    """Why it failed, where no setting can help: found by the ranks themselves, else named in what they printed."""
+    if how == "hung" and not all(child.has(LAUNCH, "end") for child in ranks):
         return "torch_not_imported"
-    own = next((child.cause for child in ranks if child.cause), None)
-    return own or foreign_cause(" ".join(texts))
+    return next((child.cause for child in ranks if child.cause), None) or foreign_cause(" ".join(texts))
 
 
 def _bare(job: Job, stage: str, outcome: Outcome, seconds: float, message: str) -> Trial:
@@ -259,20 +263,15 @@ def _causes(ranks: Sequence[WorkerProcess]) -> list[WorkerProcess]:
 
 
 def _how_it_ended(child: WorkerProcess) -> str:
-    if child.error is not None:
-        return reason("doctor", "said", error=_essence(child.error)[:_LONG_MESSAGE])
+    if child.error is not None:  # its first line; what NCCL failed at stands below that
+        first, last = child.error.splitlines()[0], _NCCL_LAST_ERROR.search(child.error)
+        return reason("doctor", "said", error=(f"{first}: {last[1]}" if last else first)[:_LONG_MESSAGE])
     if child.exit is not None and child.exit < 0:
         name = next((known.name for known in signal.Signals if known == -child.exit), f"signal {-child.exit}")
         how = reason("doctor", "killed", signal=name)
     else:
         how = reason("doctor", "ended", code=str(child.exit))
     return f"{how} at: {child.at}" if child.at else how
-
-
-def _essence(error: str) -> str:
-    """Its first line; what NCCL failed at stands below that, and says more."""
-    last = _NCCL_LAST_ERROR.search(error)
-    return f"{error.splitlines()[0]}: {last[1]}" if last else error.splitlines()[0]
 
 
 def _undead(job: Job, child: WorkerProcess) -> str:
@@ -299,32 +298,26 @@ def _way(connection: Connection) -> str:
 
 
 def _measured(job: Job, ranks: Sequence[WorkerProcess], stage: str) -> tuple[Measured, ...]:
-    """All ranks of a collective report the same; of a pair the slower one counts."""
-    slowest: dict[tuple[str, tuple[int, ...], int], Measured] = {}
     host = None if job.rendezvous else platform.node()
-    for child in ranks:
-        for row in (found["row"] for found in child.reports.of(stage, "measured")):
-            gpus = tuple(_gpu(job, rank) for rank in row["ranks"])
-            found = Measured(row["op"], gpus, row["bytes"], row["time_us"], row["busbw_gbs"], host, job.backend)
-            key = (found.op, gpus, found.bytes)
-            if key not in slowest or slowest[key].time_us < found.time_us:
-                slowest[key] = found
-    return tuple(slowest.values())
+    rows = [found["row"] for child in ranks for found in child.reports.of(stage, "measured")]
+    return slowest_rows(
+        Measured(
+            row["op"], tuple(_gpu(job, rank) for rank in row["ranks"]), row["bytes"], row["time_us"],
+            row["busbw_gbs"], host, job.backend,
+        ) for row in rows
+    )  # fmt: skip
 
 
 def _pairs(job: Job, ranks: Sequence[WorkerProcess], stage: str, how: How) -> tuple[PairState, ...]:
     """Of every pair with a rank on this node."""
     states = []
     for pair in pair_order(job.world_size):
-        if here := [child for child in ranks if child.rank in pair]:
-            outcome = _pair_outcome([_last(child, stage, pair) for child in here], how)
+        here = [child.reports.of(stage, "pair") for child in ranks if child.rank in pair]
+        own = [[found["state"] for found in reports if tuple(found["ranks"]) == pair] for reports in here]
+        if here:
+            outcome = _pair_outcome([state[-1] if state else None for state in own], how)
             states.append(PairState((_gpu(job, pair[0]), _gpu(job, pair[1])), outcome))
     return tuple(sorted(states, key=lambda state: state.gpus))
-
-
-def _last(child: WorkerProcess, stage: str, pair: Pair) -> str | None:
-    states = [found["state"] for found in child.reports.of(stage, "pair") if tuple(found["ranks"]) == pair]
-    return states[-1] if states else None
 
 
 def _pair_outcome(states: Sequence[str | None], how: How) -> Outcome:
@@ -382,7 +375,7 @@ def run_job(job: Job, environ: Mapping[str, str], logs: Path | None = None) -> t
         paths = [str(path) for path in workers.nccl_logs()]
         connections = (found for comm in read_nccl_log(paths).communicators for found in comm.connections)
         transports = tuple(way for way, _ in Counter(map(_way, connections)).most_common())
-        trials = [replace(_trial(job, workers, stage, undead), transports=transports) for stage in stages]
+        trials = [_trial(job, workers, stage, undead, transports) for stage in stages]
         broken = stages[-1]
         for stage in job.stages[len(stages) :]:
             why = f"not started, because {broken.stage} {'hung' if broken.how == 'hung' else 'failed'}"

@@ -10,6 +10,8 @@ import time
 import traceback
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +38,7 @@ def main() -> None:
     if os.getppid() != task.parent:
         os._exit(1)
     reporter = Reporter(task.reports)
-    sys.excepthook = _Last(reporter)
+    sys.excepthook = partial(_end, reporter)
     with uncollected():
         import torch  # noqa: F401
 
@@ -57,18 +59,13 @@ def main() -> None:
     os._exit(0)  # taking NCCL down in order could hang, and the end of the process frees all
 
 
-class _Last:
-    """Reports the exception that ends this process, and ends it at once: torch's own end may hang."""
-
-    def __init__(self, reporter: Reporter) -> None:
-        self._reporter = reporter
-
-    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        text = "".join(traceback.format_exception_only(kind, error)).strip()
-        self._reporter.say("error", text=text, cause=own_cause(error))
-        traceback.print_exception(kind, error, trace)
-        sys.stderr.flush()
-        os._exit(1)
+def _end(reporter: Reporter, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Report the exception that ends this process, and end it at once: torch's own end may hang."""
+    text = "".join(traceback.format_exception_only(kind, error)).strip()
+    reporter.say("error", text=text, cause=own_cause(error))
+    traceback.print_exception(kind, error, trace)
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def _join(task: WorkerTask, reporter: Reporter) -> WorkerContext:
@@ -116,16 +113,18 @@ def _take_gpu(device: torch.device) -> None:
 def _store(task: WorkerTask) -> Any:
     from torch.distributed import TCPStore  # type: ignore[attr-defined, unused-ignore]
 
-    from traceops.doctor.bench import share_port, shared_port
-
     rendezvous, world = task.job.rendezvous, task.job.world_size
     if rendezvous is not None:
         return TCPStore(rendezvous.address, rendezvous.port, world, task.rank == 0, timeout=_LONG)
+    path = Path(task.folder) / "port"
     if task.rank:
-        return TCPStore("127.0.0.1", shared_port(task.folder), world, False, timeout=_LONG)
+        while not path.exists():  # whoever waits too long is ended from outside
+            time.sleep(0.01)
+        return TCPStore("127.0.0.1", int(path.read_text()), world, False, timeout=_LONG)
     # Rank 0 takes a port that is free and then tells which: nobody else can have taken it in between.
     store = TCPStore("127.0.0.1", 0, world, True, timeout=_LONG, wait_for_workers=False)
-    share_port(task.folder, store.port)
+    path.with_suffix(".part").write_text(str(store.port))
+    path.with_suffix(".part").rename(path)
     return store
 
 

@@ -14,7 +14,7 @@ from traceops.core.findings import Confidence
 from traceops.core.rank_text import who, who_first
 from traceops.hangs.crash_kinds import RULE_OF, CrashKind
 from traceops.hangs.crashes import FROM_OUTSIDE, LATER, OF_MACHINE, Crash, by_machine, find_crashes, kind_of
-from traceops.hangs.evidence import Frame, HangEvidence, LogEvent, LogKind, RankProcess
+from traceops.hangs.evidence import Frame, HangEvidence, LogEvent, LogKind
 from traceops.hangs.model import Root, RootFacts, RootKind
 from traceops.hangs.positions import Call
 from traceops.hangs.roots import DIED, HOST, NETWORK
@@ -44,9 +44,9 @@ def with_crashes(roots: Sequence[Root], crashes: Sequence[Crash], stuck: Sequenc
         if crashes[0].kind in FROM_OUTSIDE:
             return []  # who ended the job ended ranks that waited: not why they did
         call = stuck[0]
-        about = replace(first, kind=RootKind.WAITING_IN, facts=RootFacts(), waiting=waiting, confidence="low")
-        about = replace(about, group=call.group.label, op=call.op.op, sequence=call.op.sequence)
-        return [_perhaps_of(about, crashes[0], _UNKNOWN_RANK, proof=())]
+        waits_in = replace(first, kind=RootKind.WAITING_IN, facts=RootFacts(), waiting=waiting, confidence="low")
+        waits_in = replace(waits_in, group=call.group.label, op=call.op.op, sequence=call.op.sequence)
+        return [_perhaps_of(waits_in, crashes[0], _UNKNOWN_RANK, proof=())]
     alone = len(roots) == len(crashes) == 1  # an error that names no rank is that of the one that died
     explained = [_explained(root, crashes, alone) for root in _first_to_die(roots, crashes[0])]
     if all(_by_exception(root) for root in explained) and crashes[0].alone and crashes[0].ranks:
@@ -55,15 +55,12 @@ def with_crashes(roots: Sequence[Root], crashes: Sequence[Crash], stuck: Sequenc
 
 
 def with_outlived(root: Root, log: Sequence[LogEvent]) -> Root:
-    """A rank that died for a reason that nobody tells, with what was outlived: it may have to do with that."""
+    """A rank that died for a reason that nothing tells, with what was outlived: it may have to do with that."""
     if root.rule != DIED or root.crash is not None:
         return root
     before = [one for one in log if one.kind == "outlived" and (one.rank is None or one.rank in root.ranks)]
-    told = tuple(
-        (f"{one.path}:{one.line}", _WORDS["outlived"].format(text=one.text[:_MOST_TEXT]))
-        for one in before[-_MOST_OUTLIVED:]
-    )
-    return replace(root, evidence=(*root.evidence, *told))
+    proof = [(f"{one.path}:{one.line}", _WORDS["outlived"].format(text=one.text[:_MOST_TEXT])) for one in before]
+    return replace(root, evidence=(*root.evidence, *proof[-_MOST_OUTLIVED:]))
 
 
 def _by_exception(root: Root) -> bool:
@@ -83,28 +80,23 @@ def _explained(root: Root, crashes: Sequence[Crash], alone: bool) -> Root:
     if (crash := next((crash for crash in crashes if set(crash.ranks) & set(root.ranks)), None)) is None:
         return _of_unknown_rank(root, crashes[0]) if alone and not crashes[0].ranks else root
     if root.rule == DIED:
-        alike = () if root.op is not None else _alike(crash, root.ranks)
-        return _died_alike(root, crash.of(alike)) if alike else _died_of(root, crash.of(root.ranks))
-    if root.rule == HOST and root.confidence == "low" and _alone_explains(crash, root):
+        return _died_of(root, crash)
+    # Whether the crash of some of the ranks that do not come is why, whoever else of them is silent.
+    explains = set(root.ranks) <= set(crash.ranks) or (crash.alone and crash.kind not in LATER)
+    if root.rule == HOST and root.confidence == "low" and explains:
         waiting = tuple(rank for rank in root.waiting if rank not in crash.ranks)
-        told = crash_root(crash)
-        return replace(
-            told, waiting=waiting, group=root.group, group_ranks=root.group_ranks, op=root.op, sequence=root.sequence
-        )
+        waits_in = {name: getattr(root, name) for name in ("group", "group_ranks", "op", "sequence")}
+        return replace(crash_root(crash), waiting=waiting, **waits_in)
     return root
 
 
 def _of_unknown_rank(root: Root, first: Crash) -> Root:
     """The root with the only failure, where that may be why though no line names its rank."""
-    # Whether a rank may have died of a failure that names no rank; if it exited by itself, of none from outside.
-    if root.rule != DIED or root.cause is not None:
-        may_be_why = False
-    else:
+    if root.rule == DIED and root.cause is None:  # who exited by itself did so for no failure from outside
         code = next((int(value) for name, value in root.evidence if name == "exit code"), _SIGNALS)
-        told = first.event.text.rstrip(". ")
-        may_be_why = first.kind not in FROM_OUTSIDE or code >= _SIGNALS or told in root.evidence[0][1]
-    if may_be_why:
-        return _perhaps_of(root, first, _ONLY_ERROR)
+        is_known = first.event.text.rstrip(". ") in root.evidence[0][1]
+        if first.kind not in FROM_OUTSIDE or code >= _SIGNALS or is_known:
+            return _perhaps_of(root, first, _ONLY_ERROR)
     # All wait, for one or for the network, and the machine did something to some process.
     all_wait = root.rule in (HOST, NETWORK) and root.confidence == "low"
     if all_wait and first.kind in OF_MACHINE and by_machine(first.event, first.kind):
@@ -112,24 +104,21 @@ def _of_unknown_rank(root: Root, first: Crash) -> Root:
     return root
 
 
-def _alone_explains(crash: Crash, root: Root) -> bool:
-    """Whether the crash of some of the ranks that do not come is why, whoever else of them is silent."""
-    return set(root.ranks) <= set(crash.ranks) or (crash.alone and crash.kind not in LATER)
-
-
-def _alike(crash: Crash, ranks: Sequence[int]) -> tuple[int, ...]:
-    """These ranks and all that failed with the same words at the same line; empty without others."""
-    own = {_told(event) for event in crash.events if event.rank in ranks}
-    alike = {event.rank for event in crash.events if event.rank is not None and _told(event) in own}
-    return tuple(sorted(alike)) if len(own) == 1 and alike > set(ranks) else ()
-
-
-def _told(event: LogEvent) -> tuple[str, Frame | None]:
-    return event.text, next((frame for frame in event.frames if is_own(frame)), None)
-
-
-def _died_alike(root: Root, crash: Crash) -> Root:
-    """Ranks that failed in one way, as on a start that cannot succeed anywhere: told once, for all of them."""
+def _died_of(root: Root, crash: Crash) -> Root:
+    """Ranks that a launcher saw die, with what they said of their failure: with all that failed with the same words at
+    the same line, as on a start that cannot succeed anywhere."""
+    failures: dict[tuple[str, Frame | None], set[int]] = {}
+    for event in crash.events:
+        if event.rank is not None:
+            own_frame = next((frame for frame in event.frames if is_own(frame)), None)
+            failures.setdefault((event.text, own_frame), set()).add(event.rank)
+    alike = [ranks for ranks in failures.values() if not ranks.isdisjoint(root.ranks)]
+    # How they ended, without their own words, which the crash has.
+    ended = tuple(one for one in root.evidence if one[0] == "exit code") or root.evidence
+    if root.op is not None or len(alike) != 1 or not alike[0] > set(root.ranks):
+        crash = crash.of(root.ranks)
+        return replace(root, where=own_line(crash), crash=crash, evidence=(*ended, *_proof(crash)))
+    crash = crash.of(tuple(alike[0]))
     return replace(
         root,
         kind=RootKind.DIED_ALIKE,
@@ -138,19 +127,8 @@ def _died_alike(root: Root, crash: Crash) -> Root:
         waiting=tuple(rank for rank in root.waiting if rank not in crash.ranks),
         where=own_line(crash),
         crash=crash,
-        evidence=((reason("hangs", "ended_first"), who(root.ranks)), *_exit_code(root), *_proof(crash)),
+        evidence=((reason("hangs", "ended_first"), who(root.ranks)), *ended, *_proof(crash)),
     )
-
-
-def _exit_code(root: Root) -> tuple[tuple[str, str], ...]:
-    """How the rank ended; without its own words, which its crash has."""
-    code = tuple(one for one in root.evidence if one[0] == "exit code")
-    return code or root.evidence
-
-
-def _died_of(root: Root, crash: Crash) -> Root:
-    """A rank that a launcher saw die, with what it said of its failure."""
-    return replace(root, where=own_line(crash), crash=crash, evidence=(*_exit_code(root), *_proof(crash)))
 
 
 def _perhaps_of(root: Root, crash: Crash, process: str, proof: Sequence[tuple[str, str]] | None = None) -> Root:
@@ -208,15 +186,20 @@ def aftermath(log: Sequence[LogEvent], roots: Sequence[Root], *, waiting: bool =
 
     waiting: ranks wait in operations, whatever the cause.
     """
-    told = {root.crash.kind for root in roots if root.crash is not None}
     if not roots and not waiting:
         return ()
-    others = [] if any(root.crash is not None for root in roots) else find_crashes(log)
-    crashes = [crash for crash in others if crash.kind not in FROM_OUTSIDE and _is_apart(crash, roots)]
+    known = {root.crash.kind for root in roots if root.crash is not None}
+    explained = {rank for root in roots for rank in (*root.ranks, *root.waiting)}
+    others = [] if known else find_crashes(log)
+    crashes = [
+        crash
+        for crash in others
+        if crash.kind not in FROM_OUTSIDE and crash.alone and explained.isdisjoint(crash.ranks)
+    ]
     for event in log:
         kind = kind_of(event)
-        if kind in FROM_OUTSIDE and kind not in told:
-            told.add(kind)
+        if kind in FROM_OUTSIDE and kind not in known:
+            known.add(kind)
             crashes.append(Crash(kind, (), event))
     # By file, the first line that names a cause, or the waiting that it explains.
     first: dict[str, int] = {}
@@ -227,11 +210,6 @@ def aftermath(log: Sequence[LogEvent], roots: Sequence[Root], *, waiting: bool =
         if event.kind == "timeout":
             first[event.path] = min(event.line, first.get(event.path, event.line))
     return tuple(_sentence(crash, first) for crash in crashes[:_MOST])
-
-
-def _is_apart(crash: Crash, roots: Sequence[Root]) -> bool:
-    """Whether no cause is about its ranks."""
-    return crash.alone and not any(set(crash.ranks) & {*root.ranks, *root.waiting} for root in roots)
 
 
 def _sentence(crash: Crash, first: dict[str, int]) -> str:
@@ -276,8 +254,11 @@ class Death(Struct, frozen=True):
 
 def deaths(evidence: HangEvidence) -> dict[int, Death]:
     """Ranks that died by themselves, by rank: not those that a launcher ended because of them."""
-    found = _gone(evidence) if evidence.stall is not None else _failed(evidence)
-    return {rank: found[rank] for rank in sorted(found)}
+    if evidence.stall is None:
+        return dict(sorted(_failed(evidence).items()))
+    # While the launcher watched, the job still ran: who was gone at that moment is dead.
+    gone = {rank: one for rank, one in sorted(evidence.processes.items()) if one.state in ("gone", "Z")}
+    return {rank: _death(evidence, rank, process.exit_code, gone=True) for rank, process in gone.items()}
 
 
 def stopped(evidence: HangEvidence) -> list[int]:
@@ -291,20 +272,6 @@ def ended_too(evidence: HangEvidence) -> set[int]:
     return {rank for event in exits for rank in event.accused}
 
 
-def _gone(evidence: HangEvidence) -> dict[int, Death]:
-    """While the launcher watched, the job still ran: who was gone at that moment is dead."""
-    found = {}
-    for rank, process in evidence.processes.items():
-        if process.state in ("gone", "Z"):
-            found[rank] = _death(evidence, rank, process.exit_code, _own_words(process), gone=True)
-    return found
-
-
-def _own_words(process: RankProcess) -> str | None:
-    """What the rank said of its error: not what our launcher noted for one that a signal ended."""
-    return None if process.error is not None and process.error.startswith(KILLED_BY) else process.error
-
-
 def _failed(evidence: HangEvidence) -> dict[int, Death]:
     exits = {rank: event for event in evidence.log if event.kind == "exit" for rank in event.accused}
     roots, first_told = _ended_first(evidence, exits)
@@ -314,14 +281,15 @@ def _failed(evidence: HangEvidence) -> dict[int, Death]:
         code = process.exit_code if process is not None else None
         if code is None and event is not None and event.exit_code is not None:
             code = event.exit_code if event.exit_code >= 0 else 128 - event.exit_code
-        error = _own_words(process) if process is not None else None
-        found[rank] = _death(evidence, rank, code, error, gone=False)
-    if len(found) == 1 and len(told := find_crashes(evidence.log)) == 1 and not told[0].ranks:
-        # One rank ended, and one error was raised that names none.
-        found = {
-            rank: _with_detail(death, told[0].event.text) if _may_end(told[0], exits.get(rank)) else death
-            for rank, death in found.items()
-        }
+        found[rank] = _death(evidence, rank, code, gone=False)
+    if len(found) == 1 and len(crashes := find_crashes(evidence.log)) == 1 and not crashes[0].ranks:
+        # One rank ended, and one error was raised that names none. What others did to the job is why only before that.
+        (rank, death), raised = next(iter(found.items())), crashes[0].event
+        ended = exits.get(rank)
+        before = ended is None or (raised.path == ended.path and raised.line < ended.line)
+        by_itself = death.exit_code is not None and death.exit_code < 128
+        if death.detail is None and by_itself and (before or crashes[0].kind not in FROM_OUTSIDE):
+            found[rank] = replace(death, detail=raised.text.rstrip(". "))
     return found
 
 
@@ -337,13 +305,6 @@ def _ended_first(evidence: HangEvidence, exits: dict[int, LogEvent]) -> tuple[li
     if not roots:  # nor who ended at all, but other ranks do
         roots = [event.rank for event in evidence.log if event.kind == "connection" and event.rank is not None]
     return roots, False
-
-
-def _may_end(crash: Crash, ended: LogEvent | None) -> bool:
-    """Whether a failure may be why a rank exited: what others did to the job only if it was told before that."""
-    if crash.kind not in FROM_OUTSIDE or ended is None:
-        return True
-    return crash.event.path == ended.path and crash.event.line < ended.line
 
 
 def _ended_by_slurm(evidence: HangEvidence) -> set[LogEvent]:
@@ -371,11 +332,6 @@ def _is_oom_kill(event: LogEvent) -> bool:
 
 def _is_of_slurm(event: LogEvent) -> bool:
     return event.kind == "exit" and event.text.startswith(_SLURM)
-
-
-def _with_detail(death: Death, text: str) -> Death:
-    by_itself = death.exit_code is not None and death.exit_code < 128
-    return replace(death, detail=text.rstrip(". ")) if death.detail is None and by_itself else death
 
 
 def _first_causes(evidence: HangEvidence, roots: list[int], exits: dict[int, LogEvent], first_told: bool) -> list[int]:
@@ -410,30 +366,29 @@ def _is_its_own(event: LogEvent) -> bool:
     return event.kind in _OWN or (kind is not None and kind not in LATER)
 
 
-def _death(evidence: HangEvidence, rank: int, code: int | None, error: str | None, *, gone: bool) -> Death:
+def _out_of_memory(evidence: HangEvidence, rank: int, code: int | None) -> LogEvent | None:
+    """What Slurm says of the end of this rank's task, and the kernel of a process, where that was for its memory."""
+    ends = [event for event in evidence.log if rank in event.accused and _SLURM_MEMORY in event.text]
+    if code == 128 + signal.SIGKILL:
+        kills = (event for event in evidence.log if event.kind == "memory" and event.rank is None)
+        ends += [kill for kill in kills if _is_oom_kill(kill) and (rank in kill.accused or not kill.accused)]
+    return next(iter(ends), None)
+
+
+def _death(evidence: HangEvidence, rank: int, code: int | None, *, gone: bool) -> Death:
     first: dict[LogKind, LogEvent] = {}  # of each kind
     for event in evidence.log:
         if event.rank == rank:
             first.setdefault(event.kind, event)
-    killed = _oom_kill(evidence, rank) if code == 128 + signal.SIGKILL else None
-    memory = first.get("memory") or killed or next(iter(_ended_for_memory(evidence, rank)), None)
-    told = memory or first.get("cuda")
-    cause = None if told is None else "gpu" if memory is None else "memory"
+    memory = first.get("memory") or _out_of_memory(evidence, rank, code)
+    gpu = first.get("cuda")
+    cause = "memory" if memory is not None else "gpu" if gpu is not None else None
     if memory is not None and (_is_oom_kill(memory) or _SLURM_MEMORY in memory.text):
         cause = "host_memory"  # as the kernel or Slurm says
-    raised = first["error"].text if "error" in first else None
-    detail = error or raised or (None if told is None else told.text)
+    # What the rank says of its error: not what our launcher noted for one that a signal ended.
+    process = evidence.processes.get(rank)
+    error = None if process is None or (process.error or "").startswith(KILLED_BY) else process.error
+    said = first.get("error") or memory or gpu
+    detail = error or (None if said is None else said.text)
     death = Death(rank, gone, code, detail, cause, sure=code is not None or evidence.stall is not None)
     return replace(death, sure=False) if death.was_aborted else death
-
-
-def _oom_kill(evidence: HangEvidence, rank: int) -> LogEvent | None:
-    """Who killed the rank, where Slurm or the kernel says that it was for its memory."""
-    killed = [event for event in evidence.log if event.kind == "memory" and event.rank is None and _is_oom_kill(event)]
-    his = [event for event in killed if rank in event.accused or not event.accused]
-    return next(iter((*_ended_for_memory(evidence, rank), *his)), None)
-
-
-def _ended_for_memory(evidence: HangEvidence, rank: int) -> list[LogEvent]:
-    """What Slurm says of the end of this rank's task, where that was for its memory."""
-    return [event for event in evidence.log if rank in event.accused and _SLURM_MEMORY in event.text]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.core.claims import reason
 from traceops.core.findings import CONFIDENCES
-from traceops.hangs import roots as found_in_records
 from traceops.hangs import without_record, words
 from traceops.hangs.crash_roots import (
     Death,
@@ -31,7 +31,19 @@ from traceops.hangs.json_types import RankState, RankStatus
 from traceops.hangs.model import Diagnosis, Root
 from traceops.hangs.positions import RankPosition, code_place, message_bytes, rank_positions
 from traceops.hangs.readers.messages import ready_ranks
-from traceops.hangs.roots import mismatches, noticed_mismatch, with_carried
+from traceops.hangs.roots import (
+    DIED,
+    GPU,
+    HOST,
+    MISMATCH,
+    NETWORK,
+    START,
+    circles,
+    mismatches,
+    not_called,
+    noticed_mismatch,
+    with_carried,
+)
 from traceops.hangs.stack_activity import StackActivity, in_data_parallel, stack_activity
 from traceops.hangs.stuck import over_gloo, stuck_together, with_way
 from traceops.hangs.waits import Waits, find_waits, with_roots
@@ -42,20 +54,57 @@ def diagnose(path: str | os.PathLike[str], *, jobs: int | None = None, called: s
     """What the evidence under `path` says of a hang: a run folder, a folder of dumps and logs, an archive, one file.
     called: what messages call it, where that is not its path. jobs: processes to read many dumps with, one a core if
     None; 1 where this process has threads. Raises InputError where there is none."""
-    with _no_collector():
-        return diagnose_evidence(find_evidence(path, jobs, called))
-
-
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """Millions of small objects, none of them garbage: looking for cycles takes half the time of many ranks."""
     was_on = gc.isenabled()
-    gc.disable()
+    gc.disable()  # millions of objects, none of them garbage: looking for cycles takes half the time of many ranks
     try:
-        yield
+        return diagnose_evidence(find_evidence(path, jobs, called))
     finally:
         if was_on:
             gc.enable()
+
+
+class _Case(Struct, frozen=True):
+    """What a diagnosis is made from: the evidence, each rank's position and activity, who died, and who waits."""
+
+    evidence: HangEvidence
+    ranks: Mapping[int, RankPosition]
+    activities: Mapping[int, StackActivity]
+    dead: Mapping[int, Death]
+    waits: Waits
+
+    @property
+    def known(self) -> list[int]:
+        """Ranks of which anything was read, and not that they failed too."""
+        known = {*self.evidence.records, *self.evidence.stacks, *self.evidence.processes}
+        known = known.union(*(event.named for event in self.evidence.log)) - ended_too(self.evidence)
+        return [rank for rank in self.evidence.everybody if rank in known]
+
+    @property
+    def inside(self) -> set[int]:
+        """Ranks whose stack shows them waiting for others."""
+        return {rank for rank, seen in self.activities.items() if seen.kind in without_record.WAITING}
+
+    @property
+    def away(self) -> set[int]:
+        """Ranks whose stack shows that they wait for nobody."""
+        perhaps = (*without_record.WAITING, *without_record.PERHAPS_WAITING)
+        return {rank for rank, seen in self.activities.items() if seen.kind not in perhaps}
+
+    @property
+    def waiting(self) -> set[int]:
+        """Ranks that wait, by a message of another, their record or their stack."""
+        missed = (event for event in self.evidence.log if event.kind == "missing")
+        waiting = self.inside.union(*(ready_ranks(event.text) for event in missed))
+        for rank, position in self.ranks.items():
+            counted = any((position.enqueued.get(group) or 0) > done for group, done in position.counted.items())
+            if position.head is not None or (counted and not position.record.operations):
+                waiting.add(rank)  # or its log counts more calls than ended, and names none of them
+        return waiting
+
+    def explained(self, roots: Iterable[Root]) -> set[int]:
+        """Ranks whose waiting has a root already, and those roots."""
+        here = {rank for root in roots for rank in (*root.ranks, *root.waiting)}
+        return here | set(self.waits.waiting_for(here))
 
 
 def diagnose_evidence(evidence: HangEvidence) -> Diagnosis:
@@ -65,21 +114,25 @@ def diagnose_evidence(evidence: HangEvidence) -> Diagnosis:
         rank: stack_activity(stacks.main) for rank, stacks in evidence.stacks.items() if stacks.main is not None
     }
     dead = deaths(evidence)
-    echoes = _echoes(evidence, ranks, dead) if evidence.stall is None else set()
+    # Who waits was ended by a watchdog or launcher; where ranks timed out, so was who is only known to have aborted.
+    timed_out = any(event.kind == "timeout" for event in evidence.log)
+    echoes = {
+        rank
+        for rank, death in dead.items()
+        if evidence.stall is None
+        and ((timed_out and death.was_aborted) or (rank in ranks and ranks[rank].head is not None))
+    }
     dead = {rank: death for rank, death in dead.items() if rank not in echoes}
     waits = find_waits(ranks, dead, can_blame(evidence) - {rank for rank in echoes if rank not in ranks})
-    roots = _roots(evidence, ranks, waits, dead, activities)
-    waits = with_roots(waits, roots)
+    case = _Case(evidence, ranks, activities, dead, waits)
+    roots = _roots(case)
+    case = replace(case, waits=with_roots(waits, roots))
+    certain_first = sorted(roots, key=lambda root: -CONFIDENCES.index(root.confidence))
     return Diagnosis(
         evidence=evidence,
-        roots=tuple(
-            sorted(
-                (replace(root, setting=evidence.setting) for root in roots),
-                key=lambda root: -CONFIDENCES.index(root.confidence),
-            )
-        ),
-        ranks=tuple(_rank_statuses(evidence, ranks, waits, dead, activities, roots)),
-        waits=waits.edges,
+        roots=tuple(replace(root, setting=evidence.setting) for root in certain_first),
+        ranks=tuple(_rank_statuses(case, roots)),
+        waits=case.waits.edges,
         not_evaluated=_not_evaluated(evidence, ranks),
         notes=(
             *aftermath(without_own_end(evidence), roots, waiting=any(p.head is not None for p in ranks.values())),
@@ -91,27 +144,11 @@ def diagnose_evidence(evidence: HangEvidence) -> Diagnosis:
     )
 
 
-def _echoes(evidence: HangEvidence, ranks: Mapping[int, RankPosition], dead: Mapping[int, Death]) -> set[int]:
-    """Ranks that their watchdog or their launcher ended: those that wait; where ranks timed out, also those of which
-    nothing but an abort is known."""
-    timed_out = any(event.kind == "timeout" for event in evidence.log)
-    return {
-        rank
-        for rank, death in dead.items()
-        if (timed_out and death.was_aborted) or (rank in ranks and ranks[rank].head is not None)
-    }
-
-
-def _roots(
-    evidence: HangEvidence,
-    ranks: Mapping[int, RankPosition],
-    waits: Waits,
-    dead: Mapping[int, Death],
-    activities: Mapping[int, StackActivity],
-) -> list[Root]:
+def _roots(case: _Case) -> list[Root]:
+    evidence, ranks, activities = case.evidence, case.ranks, case.activities
     crashes = find_crashes(without_own_end(evidence))
     reported = without_record.from_log(evidence.log)
-    roots = _in_records(evidence, ranks, waits, dead, activities, crashes, reported)
+    roots = _in_records(case, crashes, reported)
     stuck = [position.head for position in ranks.values() if position.head is not None]
     roots = [with_outlived(root, evidence.log) for root in with_crashes(roots or reported, crashes, stuck)]
     if not roots and not crashes:
@@ -119,47 +156,48 @@ def _roots(
         roots = [replace(root, confidence="low") for root in with_crashes([], late, stuck)]
     roots = roots or without_record.from_stacks(evidence, activities)
     errors = without_record.gpu_errors(evidence.log)
-    init = evidence.stall is not None and evidence.stall.kind == "init"
-    on_gloo = {rank for rank, position in ranks.items() if position.record.backend == "gloo"}
-    found = []
-    for root in roots:
-        root = _with_activity(_before_first_step(_with_gpu(root, activities, errors), init), activities)
-        root = with_carried(root, evidence, ranks)
-        found.append(over_gloo(root) if on_gloo.intersection(root.ranks) else with_way(root, evidence.fabric))
-    return found
+    return [_completed(root, case, errors) for root in roots]
 
 
-def _in_records(
-    evidence: HangEvidence,
-    ranks: Mapping[int, RankPosition],
-    waits: Waits,
-    dead: Mapping[int, Death],
-    activities: Mapping[int, StackActivity],
-    crashes: Sequence[Crash],
-    reported: Sequence[Root],
-) -> list[Root]:
+def _completed(root: Root, case: _Case, errors: Mapping[int, LogEvent]) -> Root:
+    """The root with what its ranks do instead, what its operation carries, and how its ranks are connected."""
+    evidence, ranks, activities = case.evidence, case.ranks, case.activities
+    root = _with_gpu(root, activities, errors)
+    if root.rule == HOST and evidence.stall is not None and evidence.stall.kind == "init":
+        root = replace(root, rule=START)  # a rank that does not come while the job starts is a case of its own
+    seen = dict.fromkeys(activities[rank] for rank in root.ranks if rank in activities)
+    if seen and root.rule not in (NETWORK, DIED):
+        doing = [words.activity_text(activity) for activity in seen]
+        root = replace(root, doing="; ".join(doing[:3]) + ("; …" if len(doing) > 3 else ""))
+    root = with_carried(root, evidence, ranks)
+    on_gloo = any(rank in ranks and ranks[rank].record.backend == "gloo" for rank in root.ranks)
+    return over_gloo(root) if on_gloo else with_way(root, evidence.fabric)
+
+
+def _in_records(case: _Case, crashes: Sequence[Crash], reported: Sequence[Root]) -> list[Root]:
     """The causes that the ranks' records and their ends show, each for ranks whose waiting has none yet."""
-    steps = {rank: told.step for rank, told in evidence.processes.items() if told.step is not None}
+    evidence, ranks, activities, waits = case.evidence, case.ranks, case.activities, case.waits
+    steps = {rank: process.step for rank, process in evidence.processes.items() if process.step is not None}
     # A library that notices a mismatch ends the process, as does a rank that another did not join: echoes.
-    noticed = {rank for rank in dead if _reports(evidence, rank, "mismatch")}
-    missed = {rank for rank in dead if _reports(evidence, rank, "missing")}
-    dead = {rank: death for rank, death in dead.items() if rank not in noticed | missed}
-    told: dict[str, list[Root]] = {root.rule: [root] for root in reported}  # one of a rule at most
-    roots = mismatches(ranks, waits, steps) or told.get(found_in_records.MISMATCH, [])
+    noticed = {rank for rank in case.dead if _reports(evidence, rank, "mismatch")}
+    missed = {rank for rank in case.dead if _reports(evidence, rank, "missing")}
+    dead = {rank: death for rank, death in case.dead.items() if rank not in noticed | missed}
+    by_rule = {root.rule: [root] for root in reported}  # one of a rule at most
+    roots = mismatches(ranks, waits, steps) or by_rule.get(MISMATCH, [])
     roots = roots or noticed_mismatch(evidence, noticed, ranks, waits)
     if missed and not roots:
-        roots = told.get(found_in_records.HOST, [])
-    roots += without_record.died(dead, waits, _known(evidence), crashes)
-    inside, away = _inside_and_away(activities)
+        roots = by_rule.get(HOST, [])
+    roots += without_record.died(dead, waits, case.known, crashes)
+    away = case.away
     ended = evidence.stall is None and bool(dead or noticed)  # by who died: others were on their way, not stuck
     if not ended:
-        roots += found_in_records.not_called(ranks, waits, _explained(roots, waits), inside, away)
-    roots += found_in_records.circles(ranks, waits, _explained(roots, waits), away)
+        roots += not_called(ranks, waits, case.explained(roots), case.inside, away)
+    roots += circles(ranks, waits, case.explained(roots), away)
     if not ended:
-        explained = _explained(roots, waits) | noticed
+        explained = case.explained(roots) | noticed
         roots += without_record.silent(ranks, waits, activities, stopped(evidence), evidence.log, explained)
     unseen = set(evidence.everybody) - set(ranks)
-    return roots + stuck_together(ranks, waits, _explained(roots, waits), unseen)
+    return roots + stuck_together(ranks, waits, case.explained(roots), unseen)
 
 
 def _reports(evidence: HangEvidence, rank: int, kind: LogKind) -> bool:
@@ -168,37 +206,15 @@ def _reports(evidence: HangEvidence, rank: int, kind: LogKind) -> bool:
     return any(event.accused or kind == "mismatch" for event in reports)
 
 
-def _inside_and_away(activities: Mapping[int, StackActivity]) -> tuple[set[int], set[int]]:
-    """Ranks whose stack shows them waiting for others, and those whose stack shows that they do not."""
-    perhaps = (*without_record.WAITING, *without_record.PERHAPS_WAITING)
-    inside = {rank for rank, seen in activities.items() if seen.kind in without_record.WAITING}
-    return inside, {rank for rank, seen in activities.items() if seen.kind not in perhaps}
-
-
-def _known(evidence: HangEvidence) -> list[int]:
-    """Ranks of which anything was read, and not that they failed too."""
-    told = {event.rank for event in evidence.log} | {rank for event in evidence.log for rank in event.accused}
-    known = {*evidence.records, *evidence.stacks, *evidence.processes, *told} - ended_too(evidence)
-    return [rank for rank in evidence.everybody if rank in known]
-
-
-def _explained(roots: Iterable[Root], waits: Waits) -> set[int]:
-    """Ranks whose waiting has a root already, and those roots."""
-    here = {rank for root in roots for rank in (*root.ranks, *root.waiting)}
-    return here | set(waits.waiting_for(here))
-
-
 def _with_gpu(root: Root, activities: Mapping[int, StackActivity], errors: Mapping[int, LogEvent]) -> Root:
     """A rank that never called the collective because it waits for its own GPU, or whose GPU reports an error."""
-    if root.rule == found_in_records.HOST and all(
-        rank in activities and activities[rank].kind == "gpu_sync" for rank in root.ranks
-    ):
-        return replace(root, rule=found_in_records.GPU, cause="gpu", confidence="medium").with_facts(own_gpu=True)
+    if root.rule == HOST and all(rank in activities and activities[rank].kind == "gpu_sync" for rank in root.ranks):
+        return replace(root, rule=GPU, cause="gpu", confidence="medium").with_facts(own_gpu=True)
     broken = [rank for rank in root.ranks if rank in errors]
-    if root.rule == found_in_records.NETWORK and broken and len(broken) < len(root.ranks):
+    if root.rule == NETWORK and broken and len(broken) < len(root.ranks):
         return replace(
             root,
-            rule=found_in_records.GPU,
+            rule=GPU,
             ranks=tuple(broken),
             waiting=tuple(rank for rank in (*root.ranks, *root.waiting) if rank not in broken),
             cause="gpu",
@@ -208,117 +224,52 @@ def _with_gpu(root: Root, activities: Mapping[int, StackActivity], errors: Mappi
     return root
 
 
-def _before_first_step(root: Root, init: bool) -> Root:
-    """A rank that does not come while the job starts is a case of its own."""
-    if init and root.rule == found_in_records.HOST:
-        return replace(root, rule=found_in_records.START)
-    return root
-
-
-def _with_activity(root: Root, activities: Mapping[int, StackActivity]) -> Root:
-    seen = dict.fromkeys(activities[rank] for rank in root.ranks if rank in activities)
-    texts = [words.activity_text(activity) for activity in seen]
-    if not texts or root.rule in (found_in_records.NETWORK, found_in_records.DIED):
-        return root
-    return replace(root, doing="; ".join(texts[:3]) + ("; …" if len(texts) > 3 else ""))
-
-
-def _is_behind(position: RankPosition) -> bool:
-    """Whether a log counts more collectives that the rank called than ended, and names none of them."""
-    return not position.record.operations and any(
-        (position.enqueued.get(group) or 0) > done for group, done in position.counted.items()
-    )
-
-
-def _rank_statuses(
-    evidence: HangEvidence,
-    ranks: Mapping[int, RankPosition],
-    waits: Waits,
-    dead: Mapping[int, Death],
-    activities: Mapping[int, StackActivity],
-    roots: Sequence[Root],
-) -> list[RankStatus]:
-    over = all(event.kind in ("outlived", "passed") for event in evidence.log) and bool(evidence.log)
-    if over and not (evidence.records or evidence.stacks or evidence.processes):
-        return []  # of the ranks that went on nothing is told
-    states = _states(evidence, ranks, dead, activities, roots)
-    return [_status(evidence, rank, ranks.get(rank), states[rank], waits, activities) for rank in evidence.everybody]
-
-
-def _states(
-    evidence: HangEvidence,
-    ranks: Mapping[int, RankPosition],
-    dead: Mapping[int, Death],
-    activities: Mapping[int, StackActivity],
-    roots: Sequence[Root],
-) -> dict[int, RankState]:
-    """The state of each rank: the first that applies."""
-    log, processes = evidence.log, evidence.processes
+def _rank_statuses(case: _Case, roots: Sequence[Root]) -> list[RankStatus]:
+    evidence, ranks, log, processes = case.evidence, case.ranks, case.evidence.log, case.evidence.processes
+    over = all(event.kind in ("outlived", "passed") for event in log) and bool(log)
+    if over and not (evidence.records or evidence.stacks or processes):
+        return []  # of the ranks that went on nothing is known
+    with_state = {rank for rank, process in processes.items() if process.state is not None}
+    # The first that applies.
     tiers: tuple[tuple[RankState, Container[int]], ...] = (
-        ("dead", {*dead, *(rank for root in roots if root.rule == found_in_records.DIED for rank in root.ranks)}),
+        ("dead", {*case.dead, *(rank for root in roots if root.rule == DIED for rank in root.ranks)}),
         ("stopped", stopped(evidence)),
         ("root", {rank for root in roots for rank in root.ranks}),
-        ("waiting", _waiting(evidence, ranks, activities)),
+        ("waiting", case.waiting),
         ("dead", ended_too(evidence)),
-        ("idle", {*ranks, *activities, *(rank for rank, process in processes.items() if process.state is not None)}),
+        ("idle", {*ranks, *case.activities, *with_state}),
         ("unclear", {event.rank for event in log if event.rank is not None}),
     )
-    return {rank: next((state for state, those in tiers if rank in those), "absent") for rank in evidence.everybody}
+    return [
+        _status(case, rank, next((state for state, those in tiers if rank in those), "absent"))
+        for rank in evidence.everybody
+    ]
 
 
-def _waiting(
-    evidence: HangEvidence, ranks: Mapping[int, RankPosition], activities: Mapping[int, StackActivity]
-) -> set[int]:
-    """Ranks that wait, by a message of another, their record or their stack."""
-    waiting = {rank for event in evidence.log if event.kind == "missing" for rank in ready_ranks(event.text)}
-    waiting |= {rank for rank, position in ranks.items() if position.head is not None or _is_behind(position)}
-    return waiting | {rank for rank, seen in activities.items() if seen.kind in without_record.WAITING}
-
-
-def _status(
-    evidence: HangEvidence,
-    rank: int,
-    position: RankPosition | None,
-    state: RankState,
-    waits: Waits,
-    activities: Mapping[int, StackActivity],
-) -> RankStatus:
-    process = evidence.processes.get(rank)
-    status = RankStatus(
-        rank=rank,
-        state=state,
-        doing=words.activity_text(activities[rank]) if rank in activities else None,
-        waits_for=tuple(sorted(waits.by_rank.get(rank, ()))),
-        pending=len(position.pending) if position is not None else None,
-        sources=tuple(_sources(evidence, rank)),
-        last_line=evidence.last_lines[rank].clock if rank in evidence.last_lines else None,
-    )
-    if process is not None:
-        status = replace(status, host=process.host, step=process.step, exit_code=process.exit_code)
-    head = position.head if position is not None else None
-    if head is None:
-        return status
-    return replace(
-        status,
-        group=head.group.label,
-        group_ranks=head.group.ranks or None,
-        op=head.op.op,
-        sequence=head.op.sequence,
-        op_state=head.op.state,
-        bytes=message_bytes(head.op),
-        where=code_place(head.op.frames),
-    )
-
-
-def _sources(evidence: HangEvidence, rank: int) -> list[str]:
+def _status(case: _Case, rank: int, state: RankState) -> RankStatus:
+    evidence, position = case.evidence, case.ranks.get(rank)
     sources: list[str] = [evidence.records[rank].source] if rank in evidence.records else []
-    if rank in evidence.stacks:
-        sources.append("stacks")
-    if rank in evidence.processes:
-        sources.append("process")
+    sources += ["stacks"] if rank in evidence.stacks else []
+    sources += ["process"] if rank in evidence.processes else []
     if "log" not in sources and any(event.rank == rank for event in evidence.log):
         sources.append("log")
-    return sources
+    more: dict[str, Any] = {}
+    if (process := evidence.processes.get(rank)) is not None:
+        more |= {"host": process.host, "step": process.step, "exit_code": process.exit_code}
+    if position is not None and (head := position.head) is not None:
+        more |= {"group": head.group.label, "group_ranks": head.group.ranks or None}
+        more |= {"op": head.op.op, "sequence": head.op.sequence, "op_state": head.op.state}
+        more |= {"bytes": message_bytes(head.op), "where": code_place(head.op.frames)}
+    return RankStatus(
+        rank=rank,
+        state=state,
+        doing=words.activity_text(case.activities[rank]) if rank in case.activities else None,
+        waits_for=tuple(sorted(case.waits.by_rank.get(rank, ()))),
+        pending=len(position.pending) if position is not None else None,
+        sources=tuple(sources),
+        last_line=evidence.last_lines[rank].clock if rank in evidence.last_lines else None,
+        **more,
+    )
 
 
 def _not_evaluated(evidence: HangEvidence, ranks: Mapping[int, RankPosition]) -> dict[str, str]:
@@ -327,16 +278,15 @@ def _not_evaluated(evidence: HangEvidence, ranks: Mapping[int, RankPosition]) ->
     recorded = [position for position in ranks.values() if position.record.source == "flight recorder"]
     ended = any(call.op.state == "completed" for position in recorded for call in position.calls.values())
     if not ranks:
-        undecided = [found_in_records.MISMATCH, found_in_records.GPU, found_in_records.NETWORK]
-        undecided += [] if evidence.stacks else [found_in_records.HOST]
+        undecided = [MISMATCH, GPU, NETWORK, *([] if evidence.stacks else [HOST])]
         reasons |= dict.fromkeys(undecided, reason("hangs", "no_collectives"))
     elif not ended and not any(position.record.timed for position in recorded):
-        reasons[found_in_records.GPU] = reason("hangs", "no_starts")
+        reasons[GPU] = reason("hangs", "no_starts")
     if not evidence.processes and not any(event.kind == "exit" for event in evidence.log):
-        reasons[found_in_records.DIED] = reason("hangs", "no_exits")
+        reasons[DIED] = reason("hangs", "no_exits")
     if evidence.stall is None:
         failed = evidence.failed_rank is not None
-        reasons[found_in_records.START] = reason("hangs", "no_stall" if failed else "steps_unknown")
+        reasons[START] = reason("hangs", "no_stall" if failed else "steps_unknown")
     return reasons
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from traceops.core.files import open_regular
 from traceops.core.text import near_path
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.readers.measured import is_inspector
-from traceops.hangs.evidence import HangEvidence, LogEvent, RankRecord, RankStacks, RecordedGroup
+from traceops.hangs.evidence import HangEvidence, RankRecord, RankStacks, RecordedGroup
 from traceops.hangs.given import (
     Found,
     opened,
@@ -40,9 +41,8 @@ from traceops.hangs.job import (
     worlds_in_logs,
 )
 from traceops.hangs.readers.flight_recorder import is_dump
-from traceops.hangs.readers.hang_log import records_from_log
 from traceops.hangs.readers.last_start import last_line, last_lines, read_last_start
-from traceops.hangs.readers.log_events import says_why
+from traceops.hangs.readers.log_events import records_from_log, says_why
 from traceops.hangs.readers.messages import ready_ranks
 from traceops.hangs.readers.nccl import inspector_events, is_ras, mismatched_calls, read_ras
 from traceops.hangs.readers.stacks import rank_of_process, read_stacks, sniff, stacks_in_log
@@ -108,30 +108,59 @@ def _find(root: Path, jobs: int | None) -> HangEvidence:
     if not root.is_file() and not root.is_dir():
         raise FileError(root, "is a pipe, a socket or a device; its text: traceops diagnose - < FILE")
     found, run_folder = Found(), run_folder_of(root)
-    # Read all files below the root, and return the run's manifest, empty without
     manifest = read_run(run_folder, found) if root.is_dir() else {}
     for file in _candidates(root, run_folder):
         _read(file, found, alone=root.is_file())
     _read_all_dumps(found, jobs, alone=root.is_file())
     records, dropped = one_job(found.dumps)
-    records = {rank: _with_groups(record, found.groups.get(rank, {})) for rank, record in records.items()}
+    found.records = {rank: _with_groups(record, found.groups.get(rank, {})) for rank, record in records.items()}
     found.log, others = one_slurm_job(found.log if root.is_file() else with_earlier_starts(found.log), found.texts)
     found.log = with_kernel_joined(found.log, found.texts)
     for rank, record in records_from_log(found.log).items():
-        records.setdefault(rank, record)
+        found.records.setdefault(rank, record)
     fabric = _fabric(found)
     inspector = None if fabric is None else fabric.inspector
     found.log += () if inspector is None else inspector_events(inspector)
-    world, log = _world(found, records), tuple(found.log)
     found.problems += [*dropped, *others]
-    if world is not None:
-        log, strange = within_world(log, world.size)
-        found.problems += strange
-    evidence = _evidence(root, run_folder, found, records, world, log, fabric, manifest)
-    read = records or found.stacks or found.lone or found.log or found.stalls or inspector is not None
+    evidence = _evidence(root, run_folder, found, fabric, manifest)
+    read = found.records or found.stacks or found.lone or found.log or found.stalls or inspector is not None
     if not read and manifest.get("failed_rank") is None:
         raise _nothing(root, found, evidence)
     return evidence
+
+
+def _evidence(
+    root: Path, run_folder: Path, found: Found, fabric: Fabric | None, manifest: dict[str, Any]
+) -> HangEvidence:
+    """What was found, in order and without secrets."""
+    log, failed_rank = tuple(found.log), manifest.get("failed_rank")
+    if (world := _world(found)) is not None:
+        log, strange = within_world(log, world.size)
+        found.problems += strange
+    return HangEvidence(
+        root=str(root),
+        name=run_folder.resolve().name if root.is_dir() else root.stem,
+        world_size=None if world is None else world.size,
+        world_source=None if world is None else world.source,
+        is_own_run=bool(manifest),
+        rank_files=frozenset(found.rank_files),
+        records=dict(sorted(found.records.items())),
+        stacks={rank: _richest(several) for rank, several in sorted(found.stacks.items())},
+        processes={rank: redact_fields(process) for rank, process in sorted(found.processes.items())},
+        log=tuple(redact_fields(event, "text") for event in log),
+        stall=redact_fields(max(found.stalls, key=lambda stall: stall.stalled_s, default=None)),
+        files=tuple(found.files),
+        problems=redact_fields(tuple(found.problems)),
+        failed_rank=failed_rank if isinstance(failed_rank, int) else None,
+        fabric=fabric,
+        progress=tuple(found.progress),
+        models=redact_fields(dict(sorted(found.models.items()))),
+        earlier=tuple(found.earlier),
+        since=redact_fields(tuple(waits_since(found.log))),
+        lone=tuple(found.lone),
+        setting=setting_of(found.logs) if log else None,
+        last_lines={rank: redact_fields(one, "text") for rank, one in sorted(found.last_lines.items())},
+    )
 
 
 _TRACES = "; traces are read by: traceops analyze {}"
@@ -150,43 +179,6 @@ def _nothing(root: Path, found: Found, evidence: HangEvidence) -> _NothingFound:
     elif logs and not listed:
         why += _LOG_BESIDE.format(max(logs, key=lambda log: log.stat().st_mtime))
     return _NothingFound(f"{why}{listed}", quiet if quiet.ends else None)
-
-
-def _evidence(
-    root: Path,
-    run_folder: Path,
-    found: Found,
-    records: dict[int, RankRecord],
-    world: World | None,
-    log: tuple[LogEvent, ...],
-    fabric: Fabric | None,
-    manifest: dict[str, Any],
-) -> HangEvidence:
-    """What was found, in order and without secrets."""
-    return HangEvidence(
-        root=str(root),
-        name=run_folder.resolve().name if root.is_dir() else root.stem,
-        world_size=None if world is None else world.size,
-        world_source=None if world is None else world.source,
-        is_own_run=bool(manifest),
-        rank_files=frozenset(found.rank_files),
-        records=dict(sorted(records.items())),
-        stacks={rank: _richest(several) for rank, several in sorted(found.stacks.items())},
-        processes={rank: redact_fields(process) for rank, process in sorted(found.processes.items())},
-        log=tuple(redact_fields(event, "text") for event in log),
-        stall=redact_fields(max(found.stalls, key=lambda stall: stall.stalled_s, default=None)),
-        files=tuple(found.files),
-        problems=redact_fields(tuple(found.problems)),
-        failed_rank=manifest.get("failed_rank") if isinstance(manifest.get("failed_rank"), int) else None,
-        fabric=fabric,
-        progress=tuple(found.progress),
-        models=redact_fields(dict(sorted(found.models.items()))),
-        earlier=tuple(found.earlier),
-        since=redact_fields(tuple(waits_since(found.log))),
-        lone=tuple(found.lone),
-        setting=setting_of(found.logs) if log else None,
-        last_lines={rank: redact_fields(one, "text") for rank, one in sorted(found.last_lines.items())},
-    )
 
 
 def _fabric(found: Found) -> Fabric | None:
@@ -219,16 +211,13 @@ def run_folder_of(path: Path) -> Path:
     return path.parent if path.name == "evidence" and (path.parent / "run.json").is_file() else path
 
 
-def _candidates(root: Path, run_folder: Path) -> Iterator[Path]:
+def _candidates(root: Path, run_folder: Path) -> Iterable[Path]:
     """Files to look at: of a run folder its evidence and logs only, of any other folder all."""
     if root.is_file():
-        yield root
-        return
+        return (root,)
     if (run_folder / "run.json").is_file():
-        for folder in (run_folder / "evidence", run_folder / "logs"):
-            yield from _files(folder)
-        return
-    yield from _files(root)
+        return chain(_files(run_folder / "evidence"), _files(run_folder / "logs"))
+    return _files(root)
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -378,13 +367,14 @@ def _richest(several: Iterable[RankStacks]) -> RankStacks:
     )
 
 
-def _world(found: Found, records: dict[int, RankRecord]) -> World | None:
+def _world(found: Found) -> World | None:
     """The ranks that the job has, as far as anything tells."""
-    members = {group.ranks for record in records.values() for group in record.groups.values() if group.ranks}
-    named = {rank for event in found.log for rank in (event.rank, *event.accused) if rank is not None}
+    records = found.records.values()
+    members = {group.ranks for record in records for group in record.groups.values() if group.ranks}
+    named = set[int]().union(*(event.named for event in found.log))
     named.update(rank for event in found.log if event.kind == "missing" for rank in ready_ranks(event.text))
-    own = {*records, *found.stacks, *found.processes}
-    from_logs = all(record.source == "log" for record in records.values())
+    own = {*found.records, *found.stacks, *found.processes}
+    from_logs = all(record.source == "log" for record in records)
     claims = [World(size, "run") for size in found.worlds]
     claims += [World(max(ranks) + 1, "members") for ranks in members]
     claims += worlds_in_logs(found.texts, found.log) if found.log else []

@@ -169,6 +169,16 @@ class LogEvent(Struct, frozen=True):
     when: int | None = None
     clock: str | None = None
 
+    @property
+    def named(self) -> set[int]:
+        """The ranks that it names: whose it is, and whom it is about."""
+        return {*self.accused, *(() if self.rank is None else (self.rank,))}
+
+    @property
+    def proof(self) -> tuple[str, str]:
+        """Where it stands, and what it says."""
+        return f"{self.path}:{self.line}", self.text[:300]
+
 
 class ThreadStack(Struct, frozen=True):
     """One thread's stack, innermost frame first; `native` frames are of compiled code."""
@@ -317,7 +327,7 @@ class HangEvidence(Struct, frozen=True):
         """All ranks of the job in order; of a world that the evidence does not bear out, those that it names."""
         known = {*self.records, *self.stacks, *self.processes}
         if not (counted := self.counted):
-            known |= {rank for event in self.log for rank in (event.rank, *event.accused) if rank is not None}
+            known.update(*(event.named for event in self.log))
             for members in {g.ranks for record in self.records.values() for g in record.groups.values()}:
                 known.update(rank for rank in members or () if 0 <= rank < MOST_RANKS)
         return sorted({*range(counted), *known})

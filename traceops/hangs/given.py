@@ -185,6 +185,7 @@ class Found(Struct):
 
     dump_files: list[tuple[Path, int]] = field(default_factory=list)
     dumps: list[RankRecord] = field(default_factory=list)
+    records: dict[int, RankRecord] = field(default_factory=dict)  # of the job
     groups: dict[int, dict[str, RecordedGroup]] = field(default_factory=dict)
     stacks: dict[int, list[RankStacks]] = field(default_factory=dict)
     processes: dict[int, RankProcess] = field(default_factory=dict)
@@ -225,24 +226,16 @@ def _read_stall(document: dict[str, Any], found: Found) -> bool:
     kind, stalled = document.get("kind"), _number(document.get("stalled_s"))
     if kind not in ("step", "init") or stalled is None:
         return False
-    host = _typed(document.get("host"), str)
-    found.stalls.append(
-        Stall(
-            kind,
-            stalled,
-            _number(document.get("limit_s")) or 0.0,
-            _typed(document.get("noticed_ns"), int) or 0,
-            host,
-            tuple(str(note) for note in _rows(document.get("notes"))),
-        )
-    )
+    host, notes = _typed(document.get("host"), str), tuple(map(str, _rows(document.get("notes"))))
+    limit, noticed_ns = _number(document.get("limit_s")) or 0.0, _typed(document.get("noticed_ns"), int) or 0
+    found.stalls.append(Stall(kind, stalled, limit, noticed_ns, host, notes))
+    kinds = {"pid": int, "state": str, "step": int, "phase": str, "exit_code": int}
     for row in _rows(document.get("ranks")):
         if isinstance(row, dict) and (rank := _typed(row.get("rank"), int)) is not None:
             known = found.processes.get(rank, RankProcess(rank))
-            kinds = {"pid": int, "state": str, "step": int, "phase": str, "exit_code": int}
-            told = {key: _typed(row.get(key), its) for key, its in kinds.items()}
-            told = {key: value for key, value in told.items() if value is not None}
-            found.processes[rank] = replace(known, **{"host": known.host or host, "exit_code": None, **told})
+            typed = {key: _typed(row.get(key), its) for key, its in kinds.items()}
+            now = {key: value for key, value in typed.items() if value is not None}
+            found.processes[rank] = replace(known, **{"host": known.host or host, "exit_code": None, **now})
     return True
 
 
@@ -298,17 +291,11 @@ def read_run(folder: Path, found: Found) -> dict[str, Any]:
     if isinstance(manifest.get("world_size"), int):
         found.worlds.append(manifest["world_size"])
     found.one_node = manifest.get("nnodes") == 1
+    kinds = {"host": str, "pid": int, "exit_code": int, "error": str}
     for row in _rows(manifest.get("ranks")):
-        rank = _typed(row.get("rank"), int) if isinstance(row, dict) else None
-        if rank is not None:
-            found.processes[rank] = RankProcess(
-                rank=rank,
-                host=_typed(row.get("host"), str),
-                pid=_typed(row.get("pid"), int),
-                step=_typed(row.get("steps"), int),
-                exit_code=_typed(row.get("exit_code"), int),
-                error=_typed(row.get("error"), str),
-            )
+        if isinstance(row, dict) and (rank := _typed(row.get("rank"), int)) is not None:
+            known = {key: _typed(row.get(key), kind) for key, kind in kinds.items()}
+            found.processes[rank] = RankProcess(rank, step=_typed(row.get("steps"), int), **known)
     if manifest:
         found.files.append(str(folder / "run.json"))
     return manifest

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,16 +43,15 @@ def diagnosis_of_run(root: str) -> tuple[Diagnosis | None, str]:
 
 def evidence_hint(path: str) -> str:
     """What to say where `path` has no traces but evidence of a hang, or of a rank that failed; empty without."""
-    key = "" if is_remote(path) else _hint(path)
+    if is_remote(path):
+        key = ""
+    elif _rank_failed(path):
+        key = "rank_failed"
+    elif _has_any(Path(path, "evidence"), _OURS) or _has_any(Path(path), _DUMPS):
+        key = "has_evidence"
+    else:
+        key = "has_dump" if _has_dump(Path(path)) else ""
     return "\n" + reason("hangs", key, path=path) if key else ""
-
-
-def _hint(path: str) -> str:
-    if _rank_failed(path):
-        return "rank_failed"
-    if _has_any(Path(path, "evidence"), _OURS) or _has_any(Path(path), _DUMPS):
-        return "has_evidence"
-    return "has_dump" if _has_dump(Path(path)) else ""
 
 
 def _rank_failed(path: str, statuses: tuple[str, ...] = ("failed",)) -> bool:
@@ -62,27 +62,17 @@ def _rank_failed(path: str, statuses: tuple[str, ...] = ("failed",)) -> bool:
 
 
 def _has_dump(path: Path) -> bool:
-    """Whether one of the first files under a path is a flight recorder's dump, whatever its name."""
-    for file in [path] if path.is_file() else _first_files(path):
-        try:
-            with open_regular(file) as opened:
-                if _is_dump(opened.read(_HEAD)):
-                    return True
-        except OSError:
-            continue
+    """Whether one of the first files under a path is a flight recorder's dump, by what stands in it, whatever its name:
+    a trace names groups too, and a pickle may be of anything."""
+    inside = (Path(parent, name) for parent, _, names in os.walk(path) for name in sorted(names))
+    for file in [path] if path.is_file() else islice(inside, _MOST_LOOKED_AT):
+        with suppress(OSError), open_regular(file) as opened:
+            head = opened.read(_HEAD)
+            is_trace = b"traceEvents" in head or b"distributedInfo" in head
+            has_entries = b"entries" in head and (b"pg_config" in head or b"record_id" in head)
+            if head.lstrip()[:1] in (b"{", b"\x80") and has_entries and not is_trace:
+                return True
     return False
-
-
-def _is_dump(head: bytes) -> bool:
-    """By what stands in it: a trace names groups too, and a pickle may be of anything."""
-    if head.lstrip()[:1] not in (b"{", b"\x80") or b"traceEvents" in head or b"distributedInfo" in head:
-        return False
-    return b"entries" in head and (b"pg_config" in head or b"record_id" in head)
-
-
-def _first_files(folder: Path) -> Iterator[Path]:
-    files = (Path(parent, name) for parent, _, names in os.walk(folder) for name in sorted(names))
-    return islice(files, _MOST_LOOKED_AT)
 
 
 def _has_any(folder: Path, patterns: Sequence[str]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -139,16 +139,17 @@ def slurm_job(path: str | Path) -> Job | None:
 
 def one_slurm_job(log: Sequence[LogEvent], texts: Sequence[Path]) -> tuple[list[LogEvent], list[tuple[str, str]]]:
     """The events of the latest job that tells any and of files that name none, and (file, why) of what is left out."""
-    jobs = {job for text in texts if (job := slurm_job(text)) is not None}
-    telling = {job for event in log if (job := slurm_job(event.path)) is not None}
-    if len(jobs) < 2 or not telling:
+    of_texts = {str(text): job for text in texts if (job := slurm_job(text)) is not None}
+    of_events = {event.path: job for event in log if (job := slurm_job(event.path)) is not None}
+    if len(set(of_texts.values())) < 2 or not of_events:
         return list(log), []
-    kept = max(telling)
-    left_out = dict.fromkeys(event.path for event in log if slurm_job(event.path) not in (kept, None))
-    problems = [(path, reason("hangs", "slurm_other", job=_named(kept), path=path)) for path in left_out]
-    later = sorted(str(text) for text in texts if (job := slurm_job(text)) is not None and job > kept)
-    problems += [(path, reason("hangs", "slurm_later", job=_named(kept))) for path in later]
-    return [event for event in log if event.path not in left_out], problems
+    kept = max(of_events.values())
+    name = f"{kept[0]}" if kept[1] < 0 else f"{kept[0]}_{kept[1]}"
+    others = [path for path, job in of_events.items() if job != kept]
+    later = sorted(path for path, job in of_texts.items() if job > kept)
+    problems = [(path, reason("hangs", "slurm_other", job=name, path=path)) for path in others]
+    problems += [(path, reason("hangs", "slurm_later", job=name)) for path in later]
+    return [event for event in log if event.path not in others], problems
 
 
 def with_earlier_starts(log: Sequence[LogEvent]) -> list[LogEvent]:
@@ -161,25 +162,11 @@ def with_earlier_starts(log: Sequence[LogEvent]) -> list[LogEvent]:
     ]
 
 
-def _named(job: Job) -> str:
-    return f"{job[0]}" if job[1] < 0 else f"{job[0]}_{job[1]}"
-
-
-def _beside(folder: Path) -> list[Path]:
-    with contextlib.suppress(OSError):
-        return [other for other in folder.parent.iterdir() if other.is_dir()]
-    return []
-
-
-def _is_later(folder: Path, attempt: int) -> bool:
-    match = _ATTEMPT.match(folder.name)
-    return match is not None and int(match[1]) > attempt
-
-
 def _was_started_again(path: Path) -> bool:
     for folder in path.parents[:4]:
-        if (match := _ATTEMPT.match(folder.name)) is not None:
-            return any(_is_later(other, int(match[1])) for other in _beside(folder))
+        if (own := _ATTEMPT.match(folder.name)) is not None:
+            attempts = (_ATTEMPT.match(other.name) for other in folder.parent.glob("attempt_*") if other.is_dir())
+            return any(other is not None and int(other[1]) > int(own[1]) for other in attempts)
     if (found := _PREVIOUS.search(path.name)) is None:
         return False
     before, after = path.name[: found.start()], path.name[found.end() :]
@@ -272,7 +259,7 @@ def can_blame(evidence: HangEvidence) -> set[int]:
     """
     everybody = set(evidence.everybody)
     known = {*evidence.records, *evidence.stacks, *evidence.processes}
-    heard = {rank for event in evidence.log for rank in (event.rank, *event.accused) if rank is not None}
+    heard = set[int]().union(*(event.named for event in evidence.log))
     if evidence.is_own_run:
         return everybody
     filed = {rank for rank, record in evidence.records.items() if record.source != "log"}
@@ -289,22 +276,22 @@ def within_world(events: Sequence[LogEvent], world: int) -> tuple[tuple[LogEvent
     kept: list[LogEvent] = []
     strange: dict[str, tuple[int, set[int]]] = {}
     for event in events:
-        outside = {rank for rank in (*event.accused, event.rank) if rank is not None and rank >= world}
+        outside = {rank for rank in event.named if rank >= world}
         if outside:
             strange.setdefault(event.path, (event.line, set()))[1].update(outside)
             own = None if event.rank in outside else event.rank
             accused = tuple(rank for rank in event.accused if rank not in outside)
             event = replace(event, rank=own, accused=accused)
         kept.append(event)
-    problems = [(path, _left_out(line, sorted(ranks), world)) for path, (line, ranks) in strange.items()]
+    problems = []
+    for path, (line, out) in strange.items():
+        first = ", ".join(map(str, sorted(out)[:_SHOWN]))
+        listed = f"{first} … ({len(out)} in all)" if len(out) > _SHOWN else first
+        if len(out) == 1:
+            problems.append((path, reason("hangs", "strange_rank", one=listed, world=world, line=line)))
+        else:
+            problems.append((path, reason("hangs", "strange_ranks", listed=listed, world=world, line=line)))
     return tuple(kept), problems
-
-
-def _left_out(line: int, ranks: Sequence[int], world: int) -> str:
-    listed = ", ".join(map(str, ranks[:_SHOWN])) + (f" … ({len(ranks)} in all)" if len(ranks) > _SHOWN else "")
-    if len(ranks) == 1:
-        return reason("hangs", "strange_rank", one=listed, world=world, line=line)
-    return reason("hangs", "strange_ranks", listed=listed, world=world, line=line)
 
 
 class _Setting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -358,26 +345,28 @@ _OWN: tuple[LogKind, ...] = ("error", "memory")  # what no GPU's failure explain
 _SAVED = re.compile(r"[/\\]evidence[/\\]kernel\.[^/\\]{1,253}\.txt$")  # by `traceops run`: lines since the run began
 
 
-class _Job(Struct, frozen=True):
-    """The logs of the job with what was read of them."""
-
-    times: Mapping[str, LogTimes]
-    failures: tuple[LogEvent, ...]
-
-    @property
-    def pids(self) -> frozenset[int]:
-        return frozenset().union(*(told.pids for told in self.times.values()))
-
-
 def with_kernel_joined(log: Sequence[LogEvent], texts: Sequence[Path]) -> list[LogEvent]:
     """The events; what the kernel says that nothing joins to the job beside it is 'trouble', with what is not known.
     Without a job's log, or where a process id, the time or the kind of failure joins them, it stays what it is."""
     if not (said := [event for event in log if _is_of_kernel(event)]):
         return list(log)
-    job = _job(log, said, texts)
-    if not job.times:
+    own = [event for event in log if event not in said]
+    failed = {event.path for event in own if event.kind != "trouble"}
+    asked = sorted({pid for event in said if (pid := _pid(event)) is not None})
+    job: list[LogTimes] = []
+    for text in dict.fromkeys(map(str, texts)):
+        with contextlib.suppress(InputError):
+            times = read_times(text, asked)
+            job += [times] if times.steps or text in failed else []
+    if not job:
         return list(log)
-    return [_judged(event, job) if event in said else event for event in log]
+    pids = set[int]().union(*(times.pids for times in job))
+    failures = {event.kind for event in own}.intersection(_FAILED)
+    joined = []
+    for event in log:
+        why = _apart(event, job, failures) if event in said and _pid(event) not in pids else None
+        joined.append(event if why is None else replace(event, kind="trouble", text=f"{event.text} ({why})"))
+    return joined
 
 
 def _is_of_kernel(event: LogEvent) -> bool:
@@ -388,42 +377,21 @@ def _is_of_kernel(event: LogEvent) -> bool:
     )
 
 
-def _job(log: Sequence[LogEvent], said: Sequence[LogEvent], texts: Sequence[Path]) -> _Job:
-    own = tuple(event for event in log if event not in said and event.kind in _FAILED)
-    failed = {event.path for event in log if event not in said and event.kind != "trouble"}
-    pids = sorted({pid for event in said if (pid := _pid(event)) is not None})
-    times = {}
-    for text in dict.fromkeys(map(str, texts)):
-        try:
-            told = read_times(text, pids)
-        except InputError:
-            continue
-        if told.steps or text in failed:
-            times[text] = told
-    return _Job(times, own)
-
-
 def _pid(event: LogEvent) -> int | None:
     match = _PID.search(event.text)
     return None if match is None else int(match[1] or match[2])
 
 
-def _judged(event: LogEvent, job: _Job) -> LogEvent:
-    if _pid(event) in job.pids:
-        return event
-    why = _apart(event, job)
-    return event if why is None else replace(event, kind="trouble", text=f"{event.text} ({why})")
-
-
-def _apart(event: LogEvent, job: _Job) -> str | None:
-    """Why the line is not told as a cause; None where it may be one."""
-    told = [(one, _when(event, one.last)) for one in job.times.values() if one.last is not None]
-    if not (whys := [_by_clock(own, one) for one, own in told if own is not None]):
+def _apart(event: LogEvent, job: Sequence[LogTimes], failures: set[LogKind]) -> str | None:
+    """Why the line is not taken for a cause; None where it may be one. failures: the kinds that the job's own logs
+    have."""
+    clocks = [(own, times) for times in job if times.last is not None and (own := _when(event, times.last)) is not None]
+    if not clocks:
         # Of a line whose time cannot be compared: a failure that a GPU's may be behind keeps it a cause.
-        kinds = {failure.kind for failure in job.failures}
-        if _XID not in event.text or "cuda" in kinds or (kinds and not kinds.intersection(_OWN)):
+        if _XID not in event.text or "cuda" in failures or (failures and not failures.intersection(_OWN)):
             return None
         return reason("hangs", "since_boot" if _SINCE_BOOT.match(event.text) else "no_times")
+    whys = [_by_clock(own, times) for own, times in clocks]
     return None if None in whys else whys[0]
 
 
@@ -433,7 +401,9 @@ def _by_clock(when: int, job: LogTimes) -> str | None:
     begin = end if job.first is None or job.first[0] != job.last[0] else job.first[1]
     step = job.last_step[1] if job.last_step is not None and job.last_step[0] == job.last[0] else None
     if when > end + _BEHIND_S or when < begin:
-        if _may_be_zone(when, end if step is None else step, end):
+        shift = round((end - when) / _ZONE_S) * _ZONE_S  # of a line of the job's last minutes, in another zone's time
+        shifted = when + shift
+        if 0 < abs(shift) <= _ZONES_S and (end if step is None else step) - _STEP_S <= shifted <= end + _STEP_S:
             return reason("hangs", "time_zone")
         if when > end:
             return reason("hangs", "after_end", time=_long(when - end))
@@ -443,17 +413,11 @@ def _by_clock(when: int, job: LogTimes) -> str | None:
     return None
 
 
-def _may_be_zone(when: int, step: int, end: int) -> bool:
-    """Whether the line is of the job's last minutes in another zone's time."""
-    shift = round((end - when) / _ZONE_S) * _ZONE_S
-    return 0 < abs(shift) <= _ZONES_S and step - _STEP_S <= when + shift <= end + _STEP_S
-
-
 def _when(event: LogEvent, like: Moment) -> int | None:
     """When the line was written, as the job's log counts; None where it has no date."""
     text = event.text[:160]
-    if (told := moment_of(text.encode())) is not None:
-        return told[1] if told[0] == like[0] else None
+    if (moment := moment_of(text.encode())) is not None:
+        return moment[1] if moment[0] == like[0] else None
     if (match := _DATE.search(text)) is None:
         return None
     of_log = 2000 if like[0] == "glog" else gmtime(like[1]).tm_year

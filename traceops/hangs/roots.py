@@ -6,8 +6,8 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
+from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.core.claims import reason
@@ -35,6 +35,21 @@ HOST, MISMATCH, GPU, DIED, START, NETWORK = (
 )  # fmt: skip
 
 
+def _wanted(
+    ranks: Mapping[int, RankPosition], waits: Waits, explained: Collection[int]
+) -> tuple[dict[int, list[Call]], set[int]]:
+    """What others wait in for each rank that waits for nobody, and those that certainly did not call it."""
+    wanted: dict[int, list[Call]] = defaultdict(list)
+    sure: set[int] = set()
+    for wait in waits.edges:
+        position, head = ranks.get(wait.on), ranks[wait.rank].head
+        elsewhere = position is not None and position.head is None and wait.on not in explained
+        if elsewhere and head is not None and wait.reason in ("not_called", "not_recorded"):
+            wanted[wait.on].append(head)
+            sure |= {wait.on} if wait.reason == "not_called" else set()
+    return wanted, sure
+
+
 def not_called(
     ranks: Mapping[int, RankPosition],
     waits: Waits,
@@ -45,53 +60,35 @@ def not_called(
     """Ranks that wait for nobody and never called what others wait in: their hosts are elsewhere. inside: ranks whose
     stack shows them waiting for others, in something that no record holds: they are no root where the stack of another
     shows its host elsewhere (away)."""
-    wanted: dict[int, list[Call]] = defaultdict(list)
-    sure: set[int] = set()
-    for wait in waits.edges:
-        position, head = ranks.get(wait.on), ranks[wait.rank].head
-        elsewhere = position is not None and position.head is None and wait.on not in explained
-        if elsewhere and head is not None and wait.reason in ("not_called", "not_recorded"):
-            wanted[wait.on].append(head)
-            sure |= {wait.on} if wait.reason == "not_called" else set()
+    wanted, sure = _wanted(ranks, waits, explained)
     by_call: dict[tuple[ProcessGroup, int, str], list[int]] = defaultdict(list)
-    for root, calls in wanted.items():
+    for rank, calls in wanted.items():
         most, _ = Counter((call.group, call.op.sequence, call.op.op) for call in calls).most_common(1)[0]
-        by_call[most].append(root)
+        by_call[most].append(rank)
     roots = []
     for key, found in by_call.items():
         members = [rank for rank in found if rank not in inside] if set(found) & set(away) else found
         call = next(c for c in wanted[members[0]] if (c.group, c.op.sequence, c.op.op) == key)
-        roots.append(_not_called_by(members, call, sure, away, ranks, waits))
-    return roots
-
-
-def _not_called_by(
-    members: Sequence[int],
-    call: Call,
-    sure: Collection[int],
-    away: Collection[int],
-    ranks: Mapping[int, RankPosition],
-    waits: Waits,
-) -> Root:
-    hidden = tuple(rank for rank in members if ranks[rank].record.hides_messages and rank not in away)
-    certain = set(sure) >= set(members)
-    return about(
-        call,
-        Root(
+        hidden = tuple(rank for rank in members if ranks[rank].record.hides_messages and rank not in away)
+        certain = sure >= set(members)
+        last = {rank: ranks[rank].enqueued.get(call.group) for rank in sorted(members)[:8] if not call.op.is_p2p}
+        root = Root(
+            **about(call),
             rule=HOST,
             kind=RootKind.NEVER_CALLED,
             ranks=tuple(sorted(members)),
             confidence=how_sure(call.group, ranks) if certain and not hidden else "low",
-            facts=RootFacts(perhaps=not certain, hidden=hidden),
+            facts=RootFacts(shape=shape_text(call.op), perhaps=not certain, hidden=hidden),
             waiting=waits.waiting_for(members),
             cause="host",
             evidence=tuple(
-                (reason("hangs", "last_enqueued", group=call.group.label, rank=rank), str(last))
-                for rank in sorted(members)[:8]
-                if not call.op.is_p2p and (last := ranks[rank].enqueued.get(call.group)) is not None
+                (reason("hangs", "last_enqueued", group=call.group.label, rank=rank), str(number))
+                for rank, number in last.items()
+                if number is not None
             ),
-        ),
-    )
+        )
+        roots.append(root)
+    return roots
 
 
 def how_sure(group: ProcessGroup, ranks: Mapping[int, RankPosition]) -> Confidence:
@@ -114,24 +111,24 @@ def circles(
         if len(culprits) == len(members):
             culprits = ()
         named = culprits or members
-        roots.append(
-            about(
-                heads[0],
-                Root(
-                    rule=HOST if culprits else MISMATCH,
-                    kind=RootKind.CIRCLE,
-                    ranks=named,
-                    confidence="low" if any(wait.reason == "not_recorded" for wait in inside) else "medium",
-                    facts=RootFacts(heads=words.heads_text(heads), here=members, culprits=culprits),
-                    waiting=waits.waiting_for(named),
-                    cause="host" if culprits else None,
-                    evidence=tuple(
-                        (reason("hangs", "waits_for", rank=wait.rank, on=wait.on), words.waited_operation(wait))
-                        for wait in inside[:12]
-                    ),
-                ),
-            )
+        evidence = tuple(
+            (reason("hangs", "waits_for", rank=wait.rank, on=wait.on), words.waited_operation(wait))
+            for wait in inside[:12]
         )
+        root = Root(
+            **about(heads[0]),
+            rule=HOST if culprits else MISMATCH,
+            kind=RootKind.CIRCLE,
+            ranks=named,
+            confidence="low" if any(wait.reason == "not_recorded" for wait in inside) else "medium",
+            facts=RootFacts(
+                shape=shape_text(heads[0].op), heads=words.heads_text(heads), here=members, culprits=culprits
+            ),
+            waiting=waits.waiting_for(named),
+            cause="host" if culprits else None,
+            evidence=evidence,
+        )
+        roots.append(root)
     return roots
 
 
@@ -145,17 +142,16 @@ def recorded(members: Sequence[int], ranks: Mapping[int, RankPosition]) -> bool:
     return all(rank in ranks and ranks[rank].record.source == "flight recorder" for rank in members)
 
 
-def about(call: Call, root: Root) -> Root:
-    """The root with the operation it is about."""
-    return replace(
-        root,
-        group=call.group.label,
-        group_ranks=call.group.ranks,
-        op=call.op.op,
-        sequence=call.op.sequence,
-        bytes=message_bytes(call.op),
-        where=code_place(call.op.frames),
-    ).with_facts(shape=shape_text(call.op))
+def about(call: Call) -> dict[str, Any]:
+    """The fields of a root that tell which operation it is about."""
+    return {
+        "group": call.group.label,
+        "group_ranks": call.group.ranks,
+        "op": call.op.op,
+        "sequence": call.op.sequence,
+        "bytes": message_bytes(call.op),
+        "where": code_place(call.op.frames),
+    }
 
 
 # Collectives that ranks called differently: where their calls first part, and which side is out of line.
@@ -166,15 +162,6 @@ _LEAST_COMMON = 3
 _STRICT = ("all_reduce", "_all_gather_base", "_reduce_scatter_base", "barrier")
 
 
-class _Difference(Struct, frozen=True):
-    """Calls of one number of a group on two or more sides; `right` is the side in line, None if not known."""
-
-    group: ProcessGroup
-    sequence: int
-    sides: tuple[tuple[Call, ...], ...]
-    right: int | None
-
-
 def mismatches(ranks: Mapping[int, RankPosition], waits: Waits, steps: Mapping[int, int]) -> list[Root]:
     """The first call on which members part, in each group in which ranks wait: the side out of line is the root.
 
@@ -183,12 +170,40 @@ def mismatches(ranks: Mapping[int, RankPosition], waits: Waits, steps: Mapping[i
     numbers. Then the difference lies before what the ranks wait in.
     steps: steps that each rank has finished, as far as known.
     """
-    heads: dict[ProcessGroup, list[Call]] = defaultdict(list)
+    by_group: dict[ProcessGroup, list[Call]] = defaultdict(list)
     for position in ranks.values():
         if position.head is not None and not position.head.op.is_p2p:
-            heads[position.head.group].append(position.head)
-    found = ((group, _first_difference(group, calls, ranks, steps)) for group, calls in heads.items())
-    return [_root(difference, heads[group], ranks, waits) for group, difference in found if difference is not None]
+            by_group[position.head.group].append(position.head)
+    roots = []
+    for group, heads in by_group.items():
+        if (difference := _first_difference(group, heads, ranks)) is None:
+            continue
+        sequence, sides = difference
+        right = _in_line(sequence, sides, ranks, steps)
+        odd = [call for i, side in enumerate(sides) if i != right for call in side]
+        blamed = tuple(sorted(call.rank for call in odd))
+        inside = {call.rank for side in sides for call in side} | {head.rank for head in heads}
+        stuck = max(head.op.sequence for head in heads)
+        facts = RootFacts(
+            shape=shape_text(odd[0].op),
+            sides=words.sides_text(sides),
+            decided=right is not None,
+            stuck=stuck if stuck > sequence else None,
+        )
+        root = Root(
+            **about(odd[0]),
+            rule=MISMATCH,
+            kind=RootKind.DIFFERENT,
+            ranks=blamed,
+            confidence="high" if right is not None and recorded(blamed, ranks) else "medium",
+            facts=facts,
+            waiting=tuple(sorted({*inside, *waits.waiting_for(inside)} - set(blamed))),
+            evidence=tuple(
+                (f"call of {who([call.rank for call in side])}", describe(side[0].op)) for side in sides[:8]
+            ),
+        )
+        roots.append(root)
+    return roots
 
 
 def noticed_mismatch(
@@ -212,11 +227,9 @@ def noticed_mismatch(
             confidence="medium" if odd or alone else "low",
             facts=RootFacts(others=ended, here=odd, agree=alone, decided=bool(odd) or alone),
             waiting=tuple(rank for rank in waits.waiting_for(ended) if rank not in blamed),
-            evidence=tuple(
-                (f"{event.path}:{event.line}", event.text[:300])
-                for event in evidence.log
-                if event.kind == "mismatch" and event.rank in noticed
-            )[:4],
+            evidence=tuple(event.proof for event in evidence.log if event.kind == "mismatch" and event.rank in noticed)[
+                :4
+            ],
         )
     ]
 
@@ -232,8 +245,9 @@ def _out_of_line(others: Sequence[int], ranks: Mapping[int, RankPosition]) -> tu
 
 
 def _first_difference(
-    group: ProcessGroup, heads: Sequence[Call], ranks: Mapping[int, RankPosition], steps: Mapping[int, int]
-) -> _Difference | None:
+    group: ProcessGroup, heads: Sequence[Call], ranks: Mapping[int, RankPosition]
+) -> tuple[int, list[list[Call]]] | None:
+    """The number of the first call on which members part, and the sides, the largest first."""
     pending = {head.op.sequence for head in heads}
     called: dict[int, list[Call]] = defaultdict(list)
     for position in ranks.values():
@@ -247,29 +261,24 @@ def _first_difference(
         sides = by_signature(calls) if len(plain) > 1 else [calls]
         if len(sides) == 1:
             common += len(calls) > 1
-        elif sequence in pending or (common >= _LEAST_COMMON and _never_correct(sides)):
-            return _judged(group, sequence, sides, ranks, steps)
+            continue
+        never_correct = all(signature(side[0].op)[0] in _STRICT for side in sides)
+        if sequence in pending or (common >= _LEAST_COMMON and never_correct):
+            return sequence, sides
     return None
 
 
-def _never_correct(sides: Sequence[Sequence[Call]]) -> bool:
-    return all(signature(side[0].op)[0] in _STRICT for side in sides)
-
-
-def _judged(
-    group: ProcessGroup,
-    sequence: int,
-    sides: Sequence[Sequence[Call]],
-    ranks: Mapping[int, RankPosition],
-    steps: Mapping[int, int],
-) -> _Difference:
+def _in_line(
+    sequence: int, sides: Sequence[Sequence[Call]], ranks: Mapping[int, RankPosition], steps: Mapping[int, int]
+) -> int | None:
+    """Which side is in line; None if not known."""
     largest = [i for i, side in enumerate(sides) if len(side) == len(sides[0])]
     if len(largest) > 1:
-        usual = _usual_call(group, sequence, ranks[sides[0][0].rank])
-        in_line = [i for i in largest if usual is not None and signature(sides[i][0].op) == usual]
-        largest = in_line or _where_most_are(largest, sides, steps)
-    right = largest[0] if len(largest) == 1 else None
-    return _Difference(group, sequence, tuple(tuple(side) for side in sides), right)
+        first = sides[0][0]
+        usual = _usual_call(first.group, sequence, ranks[first.rank])
+        as_usual = [i for i in largest if usual is not None and signature(sides[i][0].op) == usual]
+        largest = as_usual or _where_most_are(largest, sides, steps)
+    return largest[0] if len(largest) == 1 else None
 
 
 def _usual_call(group: ProcessGroup, sequence: int, position: RankPosition) -> tuple[object, ...] | None:
@@ -298,31 +307,6 @@ def _where_most_are(largest: list[int], sides: Sequence[Sequence[Call]], steps: 
     return there or largest
 
 
-def _root(found: _Difference, heads: Sequence[Call], ranks: Mapping[int, RankPosition], waits: Waits) -> Root:
-    odd = [call for i, side in enumerate(found.sides) if i != found.right for call in side]
-    blamed = tuple(sorted(call.rank for call in odd))
-    inside = {call.rank for side in found.sides for call in side} | {head.rank for head in heads}
-    stuck = max(head.op.sequence for head in heads)
-    return about(
-        odd[0],
-        Root(
-            rule=MISMATCH,
-            kind=RootKind.DIFFERENT,
-            ranks=blamed,
-            confidence="high" if found.right is not None and recorded(blamed, ranks) else "medium",
-            facts=RootFacts(
-                sides=words.sides_text(found.sides),
-                decided=found.right is not None,
-                stuck=stuck if stuck > found.sequence else None,
-            ),
-            waiting=tuple(sorted({*inside, *waits.waiting_for(inside)} - set(blamed))),
-            evidence=tuple(
-                (f"call of {who([call.rank for call in side])}", describe(side[0].op)) for side in found.sides[:8]
-            ),
-        ),
-    )
-
-
 _REDUCES = ("all_reduce", "allreduce", "reduce_scatter", "_reduce_scatter_base")
 _GATHERS = ("all_gather", "_all_gather_base", "all_gather_into_tensor", "allgather_base")
 _C10D = "torch/distributed/distributed_c10d.py"
@@ -332,22 +316,13 @@ _FIRST_CAP = 1 << 20  # bytes of the first bucket, which has the model's last pa
 _FEWEST = 1 << 20  # elements from which a size is telling
 
 
-class Vocabulary(Struct, frozen=True):
-    """The number of rows of a published model's embedding."""
-
-    rows: int
-    of: str
-
-
-VOCABULARIES = (
-    Vocabulary(28996, "bert-base-cased"), Vocabulary(30522, "bert-base-uncased"), Vocabulary(32000, "Llama 2, Mistral"),
-    Vocabulary(32128, "T5"), Vocabulary(50257, "GPT-2"), Vocabulary(50265, "RoBERTa, BART"),
-    Vocabulary(50272, "OPT"), Vocabulary(50304, "GPT-2, padded"), Vocabulary(50432, "GPT-NeoX, padded"),
-    Vocabulary(51200, "Phi, CodeGen"), Vocabulary(51865, "Whisper"), Vocabulary(65024, "ChatGLM, Falcon"),
-    Vocabulary(100352, "OLMo 2"), Vocabulary(128256, "Llama 3"), Vocabulary(129280, "DeepSeek V3"),
-    Vocabulary(151936, "Qwen 2, Qwen 3"), Vocabulary(152064, "Qwen 2.5"), Vocabulary(250880, "BLOOM"),
-    Vocabulary(256000, "Gemma"), Vocabulary(262144, "Gemma 3"),
-)  # fmt: skip
+# Rows of the embeddings of published models.
+_VOCABULARIES = {
+    28996: "bert-base-cased", 30522: "bert-base-uncased", 32000: "Llama 2, Mistral", 32128: "T5", 50257: "GPT-2",
+    50265: "RoBERTa, BART", 50272: "OPT", 50304: "GPT-2, padded", 50432: "GPT-NeoX, padded", 51200: "Phi, CodeGen",
+    51865: "Whisper", 65024: "ChatGLM, Falcon", 100352: "OLMo 2", 128256: "Llama 3", 129280: "DeepSeek V3",
+    151936: "Qwen 2, Qwen 3", 152064: "Qwen 2.5", 250880: "BLOOM", 256000: "Gemma", 262144: "Gemma 3",
+}  # fmt: skip
 
 
 def with_carried(root: Root, evidence: HangEvidence, ranks: Mapping[int, RankPosition]) -> Root:
@@ -414,11 +389,10 @@ def _likely(op: Operation) -> Carried | None:
     elements = _elements(op.sizes_in) or 0
     if op.op not in (*_REDUCES, *_GATHERS) or elements < _FEWEST:
         return None
-    fits = [v for v in VOCABULARIES if elements % v.rows == 0 and elements // v.rows in _WIDTHS]
+    fits = [rows for rows in _VOCABULARIES if elements % rows == 0 and elements // rows in _WIDTHS]
     if len(fits) != 1:
         return None
-    rows = fits[0].rows
-    return Carried("likely", elements, shape=(rows, elements // rows), model=fits[0].of)
+    return Carried("likely", elements, shape=(fits[0], elements // fits[0]), model=_VOCABULARIES[fits[0]])
 
 
 def _elements(sizes: tuple[tuple[int, ...], ...] | None) -> int | None:

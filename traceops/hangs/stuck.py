@@ -13,10 +13,11 @@ from msgspec.structs import replace
 from traceops.core.claims import reason
 from traceops.core.rank_text import ranks_text, who
 from traceops.fabric.fabric import Fabric
+from traceops.fabric.model import Path as DevicePath
 from traceops.fabric.model import Quote
 from traceops.fabric.talks import Talk, job_ranks, members, ranks_in, talks
 from traceops.hangs.model import Root, RootFacts, RootKind
-from traceops.hangs.positions import Call, ProcessGroup, RankPosition
+from traceops.hangs.positions import Call, ProcessGroup, RankPosition, shape_text
 from traceops.hangs.roots import GPU, NETWORK, about, all_known, how_sure
 from traceops.hangs.waits import Waits, counterpart, is_beyond, launch
 
@@ -38,8 +39,7 @@ def stuck_together(
         _stuck(operation, explained, ranks, waits)
         for operation in _joined_operations(ranks, waits)
         if any(call.rank not in explained for call in operation.calls)
-        and not _is_one_log(operation, ranks)
-        and not (unseen and _is_of_logs(operation, ranks))
+        and not (_is_of_logs(operation, ranks) and (unseen or len(operation.calls) == len(ranks) == 1))
     ]
 
 
@@ -50,13 +50,25 @@ def _stuck(
     finished = _finished_elsewhere(operation, ranks, waits)
     started = [call.rank for call in calls if call.op.state == "started"]
     scheduled = [call for call in calls if call.op.state == "scheduled" and not _starts_unknown(ranks[call.rank])]
-    over_gloo = any(ranks[call.rank].record.backend == "gloo" for call in calls)  # no GPU is in it
-    if not over_gloo and operation.group.ranks is not None and len(operation.group.ranks) == 1:
-        return _alone(calls[0], ranks, waits)
-    if not over_gloo and finished and len(finished) >= len(calls):
+    if any(ranks[call.rank].record.backend == "gloo" for call in calls):  # no GPU is in it
+        return _network(operation, ranks, waits, finished)
+    if operation.group.ranks is not None and len(operation.group.ranks) == 1:  # that needs no network
+        call = calls[0]
+        return Root(
+            **about(call),
+            rule=GPU,
+            kind=RootKind.GPU_ALONE,
+            ranks=(call.rank,),
+            confidence="high" if all_known(call.group, ranks) else "medium",
+            facts=RootFacts(shape=shape_text(call.op)),
+            waiting=waits.waiting_for([call.rank]),
+            cause="gpu",
+            evidence=((f"state on rank {call.rank}", call.op.state),),
+        )
+    if finished and len(finished) >= len(calls):
         here = [call for call in calls if call.rank not in explained]
         return _gpu(operation, here, finished, "finished", ranks, waits)
-    if not over_gloo and started and scheduled:
+    if started and scheduled:
         return _gpu(operation, scheduled, started, "started", ranks, waits)
     return _network(operation, ranks, waits, finished)
 
@@ -65,13 +77,6 @@ def _is_of_logs(operation: JoinedOperation, ranks: Mapping[int, RankPosition]) -
     """Whether only logs tell of the operation, and nothing of who else is in its group."""
     of_log = all(ranks[call.rank].record.source == "log" for call in operation.calls)
     return of_log and operation.group.ranks is None
-
-
-def _is_one_log(operation: JoinedOperation, ranks: Mapping[int, RankPosition]) -> bool:
-    """Whether only one rank's log tells of the operation, and nothing of who else is in the group."""
-    first = operation.calls[0]
-    alone = len(operation.calls) == 1 and len(ranks) == 1
-    return alone and operation.group.ranks is None and ranks[first.rank].record.source == "log"
 
 
 def _starts_unknown(position: RankPosition) -> bool:
@@ -143,40 +148,20 @@ def _gpu(
 ) -> Root:
     members = tuple(sorted(call.rank for call in stuck))
     held = {*members, *(others if did == "started" else ())}
-    waiting = tuple(sorted({*held, *waits.waiting_for(held)} - set(members)))
     counted = tuple(rank for rank in others if did == "finished" and stuck[0].group in ranks[rank].counted)
-    return about(
-        stuck[0],
-        Root(
-            rule=GPU,
-            kind=RootKind.GPU_UNFINISHED if did == "finished" else RootKind.GPU_UNSTARTED,
-            ranks=members,
-            confidence="low" if counted else how_sure(operation.group, ranks),
-            facts=RootFacts(others=tuple(others), counted=counted),
-            waiting=waiting,
-            cause="gpu",
-            evidence=(
-                (f"{did} on", ranks_text(sorted(others), 16)),
-                (f"state on {who(members)}", stuck[0].op.state),
-                (_PENDING_AFTER, str(len(ranks[members[0]].pending) - 1)),
-            ),
-        ),
-    )
-
-
-def _alone(call: Call, ranks: Mapping[int, RankPosition], waits: Waits) -> Root:
-    """A collective of one rank needs no network."""
-    waiting = waits.waiting_for([call.rank])
-    return about(
-        call,
-        Root(
-            rule=GPU,
-            kind=RootKind.GPU_ALONE,
-            ranks=(call.rank,),
-            confidence="high" if all_known(call.group, ranks) else "medium",
-            waiting=waiting,
-            cause="gpu",
-            evidence=((f"state on rank {call.rank}", call.op.state),),
+    return Root(
+        **about(stuck[0]),
+        rule=GPU,
+        kind=RootKind.GPU_UNFINISHED if did == "finished" else RootKind.GPU_UNSTARTED,
+        ranks=members,
+        confidence="low" if counted else how_sure(operation.group, ranks),
+        facts=RootFacts(shape=shape_text(stuck[0].op), others=tuple(others), counted=counted),
+        waiting=tuple(sorted({*held, *waits.waiting_for(held)} - set(members))),
+        cause="gpu",
+        evidence=(
+            (f"{did} on", ranks_text(sorted(others), 16)),
+            (f"state on {who(members)}", stuck[0].op.state),
+            (_PENDING_AFTER, str(len(ranks[members[0]].pending) - 1)),
         ),
     )
 
@@ -184,6 +169,7 @@ def _alone(call: Call, ranks: Mapping[int, RankPosition], waits: Waits) -> Root:
 def _network(
     operation: JoinedOperation, ranks: Mapping[int, RankPosition], waits: Waits, finished: Sequence[int]
 ) -> Root:
+    first = operation.calls[0]
     members = tuple(sorted(call.rank for call in operation.calls))
     states = {call.op.state for call in operation.calls}
     records = [ranks[rank].record for rank in members]
@@ -197,24 +183,24 @@ def _network(
         starts = "gloo"
     else:
         starts = "not_started" if all(record.timed for record in records) else "not_recorded"
-    return about(
-        operation.calls[0],
-        Root(
-            rule=NETWORK,
-            kind=RootKind.NONE_FINISHED,
-            ranks=members,
-            confidence="low" if not sure else "high" if all_known(operation.group, ranks) else "medium",
-            facts=RootFacts(
-                here=members,
-                finished=tuple(finished),
-                several=_MEMBERS[min(len(members), 3)] if known and not operation.calls[0].op.is_p2p else None,
-                starts=starts,
-                unknown_members=not known,
-            ),
-            waiting=waits.waiting_for(members),
-            cause="network" if states == {"started"} else None,
-            evidence=(("members", ranks_text(members, 16)), ("state", ", ".join(sorted(states)))),
-        ),
+    facts = RootFacts(
+        shape=shape_text(first.op),
+        here=members,
+        finished=tuple(finished),
+        several=_MEMBERS[min(len(members), 3)] if known and not first.op.is_p2p else None,
+        starts=starts,
+        unknown_members=not known,
+    )
+    return Root(
+        **about(first),
+        rule=NETWORK,
+        kind=RootKind.NONE_FINISHED,
+        ranks=members,
+        confidence="low" if not sure else "high" if all_known(operation.group, ranks) else "medium",
+        facts=facts,
+        waiting=waits.waiting_for(members),
+        cause="network" if states == {"started"} else None,
+        evidence=(("members", ranks_text(members, 16)), ("state", ", ".join(sorted(states)))),
     )
 
 
@@ -245,23 +231,27 @@ def with_way(root: Root, fabric: Fabric | None) -> Root:
     if root.sequence is not None and root.sequence > _EARLY:
         proof.append((_CAME_BEFORE, reason("hangs", "earlier_way", last=root.sequence - 1)))
     inside_only = all(talk.connection.transport in _INSIDE for talk in between)
-    over_pcie = [talk for talk in between if _is_over_pcie(talk)]
+    over_pcie = [
+        (talk, path)
+        for talk in between
+        if talk.connection.transport == "P2P" and (path := talk.path) is not None and path.kind not in _LINKS
+    ]
     if not over_pcie or not inside_only or (root.sequence or 0) > _EARLY:
         return replace(root, cause=WAY_KNOWN, evidence=tuple(proof))
     return _by_p2p(root, over_pcie, proof)
 
 
-def _by_p2p(root: Root, over_pcie: Sequence[Talk], proof: Sequence[tuple[str, str]]) -> Root:
-    across = [talk for talk in over_pcie if talk.path is not None and talk.path.kind == _ACROSS]
+def _by_p2p(root: Root, over_pcie: Sequence[tuple[Talk, DevicePath]], proof: Sequence[tuple[str, str]]) -> Root:
+    across = [(talk, path) for talk, path in over_pcie if path.kind == _ACROSS]
     shown = across or over_pcie
-    paths = [talk.path for talk in shown if talk.path is not None]
-    quotes = _quotes("topology", [path.quote for path in paths if path.quote is not None])
+    talk, path = shown[0]
+    one, other = sorted((gpu for gpu in talk.gpus if gpu is not None), key=lambda gpu: gpu.index)
     return replace(
         root,
         cause=P2P,
         confidence="medium" if across and root.confidence == "low" else root.confidence,
-        evidence=(*proof, *quotes),
-    ).with_facts(way=shown[0].way, between=_pair(shown[0]), path=paths[0].kind, across=paths[0].kind == _ACROSS)
+        evidence=(*proof, *_quotes("topology", [path.quote for _, path in shown if path.quote is not None])),
+    ).with_facts(way=talk.way, between=(one.label, other.label), path=path.kind, across=bool(across))
 
 
 def over_gloo(root: Root) -> Root:
@@ -278,16 +268,6 @@ def _between(ranks: Sequence[int], fabric: Fabric) -> list[Talk]:
         if ends and wanted.issuperset(ends):
             found.append(talk)
     return found
-
-
-def _is_over_pcie(talk: Talk) -> bool:
-    path = talk.path
-    return talk.connection.transport == "P2P" and path is not None and path.kind not in _LINKS
-
-
-def _pair(talk: Talk) -> tuple[str, str]:
-    one, other = sorted((gpu for gpu in talk.gpus if gpu is not None), key=lambda gpu: gpu.index)
-    return one.label, other.label
 
 
 def _quotes(what: str, quotes: Sequence[Quote]) -> list[tuple[str, str]]:

@@ -138,14 +138,14 @@ def _silent(
     head = ranks[wait.rank].head
     here = tuple(rank for rank in waiting if rank in ranks and _is_in(ranks[rank], head)) or waiting
     unseen = kind is RootKind.UNSEEN
-    said = [event for event in log if unseen and {event.rank, *event.accused} & set(members)]
-    speak = {rank for event in said for rank in (event.rank, *event.accused)}
+    said = [event for event in log if unseen and not event.named.isdisjoint(members)]
+    quiet = set(members).difference(*(event.named for event in said))
     return Root(
         rule=HOST,
         kind=RootKind.MENTIONED if said else kind,
         ranks=tuple(sorted(members)),
         confidence=_SURE.get(kind, "low"),
-        facts=RootFacts(here=here, quiet=tuple(sorted(set(members) - speak)) if said else ()),
+        facts=RootFacts(here=here, quiet=tuple(sorted(quiet)) if said else ()),
         waiting=waiting,
         cause=None if unseen else "host",
         group=wait.group,
@@ -155,7 +155,7 @@ def _silent(
         evidence=(
             (f"waits of {who(here)}", words.waited_operation(wait)),
             ("record", "none"),
-            *((f"{event.path}:{event.line}", event.text[:300]) for event in said[:4]),
+            *(event.proof for event in said[:4]),
         ),
     )
 
@@ -231,41 +231,32 @@ def from_log(log: Sequence[LogEvent]) -> list[Root]:
     for kind, rule in _TOLD_BY_TORCH:
         events = [event for event in log if event.kind == kind and event.accused]
         by_horovod = [event for event in events if stalled_ranks(event.text) is not None]
-        ranks = _missing_everywhere(by_horovod) if by_horovod else _most_accused(events)
+        # The ranks that all stalled operations miss; none where they miss different ones: then calls differ.
+        missed = [set(event.accused) for event in by_horovod]
+        ranks = set.intersection(*missed) if missed else _most_accused(events)
+        if not ranks:
+            continue
         events = by_horovod or events
-        waiting = {rank for event in by_horovod for rank in ready_ranks(event.text)} - set(ranks)
-        if ranks:
-            roots.append(
-                Root(
-                    rule=rule,
-                    kind=RootKind.REPORTED_MISSING if kind == "missing" else RootKind.REPORTED_MISMATCH,
-                    ranks=ranks,
-                    confidence="medium",
-                    facts=RootFacts(calls=_calls_of(events[0]), horovod=bool(by_horovod)),
-                    waiting=tuple(sorted(waiting)),
-                    cause="host" if rule == HOST else None,
-                    evidence=tuple((f"{event.path}:{event.line}", event.text[:300]) for event in events[:4]),
-                )
-            )
+        calls = events[0].text.removeprefix(DIFFERENT) if events[0].text.startswith(DIFFERENT) else ""
+        ready = set[int]().union(*(ready_ranks(event.text) for event in by_horovod))
+        root = Root(
+            rule=rule,
+            kind=RootKind.REPORTED_MISSING if kind == "missing" else RootKind.REPORTED_MISMATCH,
+            ranks=tuple(sorted(ranks)),
+            confidence="medium",
+            facts=RootFacts(calls=calls, horovod=bool(by_horovod)),
+            waiting=tuple(sorted(ready - ranks)),
+            cause="host" if rule == HOST else None,
+            evidence=tuple(event.proof for event in events[:4]),
+        )
+        roots.append(root)
     return roots
 
 
-def _calls_of(event: LogEvent) -> str:
-    """'rank 1 is running all_reduce number 5, but rank 0 …' where the message tells both calls."""
-    return event.text.removeprefix(DIFFERENT) if event.text.startswith(DIFFERENT) else ""
-
-
-def _most_accused(events: Sequence[LogEvent]) -> tuple[int, ...]:
+def _most_accused(events: Sequence[LogEvent]) -> set[int]:
     """Who is named most often: in a mismatch every rank names itself and the one it compares with."""
     counts = Counter(rank for event in events for rank in event.accused)
-    if all(event.kind == "missing" for event in events):
-        return tuple(sorted(counts))
-    return tuple(sorted(rank for rank, count in counts.items() if count == max(counts.values())))
-
-
-def _missing_everywhere(events: Sequence[LogEvent]) -> tuple[int, ...]:
-    """The ranks that all stalled operations miss; nobody where they miss different ones: then calls differ."""
-    return tuple(sorted(set.intersection(*(set(event.accused) for event in events))))
+    return {rank for rank, count in counts.items() if events[0].kind == "missing" or count == max(counts.values())}
 
 
 def gpu_errors(log: Sequence[LogEvent]) -> dict[int, LogEvent]:

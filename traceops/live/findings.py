@@ -219,18 +219,14 @@ def causes_of(ranks: Sequence[RankEvidence]) -> list[Cause]:
     """The causes that the evidence of some ranks shows, those among them that changed most; at least one. Three
     explanations are held against where hosts were seen, by their likelihood: some ranks do more of one kind of work and
     the others wait; all ranks do more of all; all wait longer, and no host does more."""
-    outer = _from_outside(ranks)
-    return [outer] if outer is not None else _by_likelihood(ranks)
-
-
-def _by_likelihood(ranks: Sequence[RankEvidence]) -> list[Cause]:
-    """What fits best where hosts were seen."""
+    if (outer := _from_outside(ranks)) is not None:
+        return [outer]
     excess = median(one.now_ms - one.before_ms for one in ranks)
     least = _GROWN + _GROWN_RANKS * log(len(ranks))
-    fits = {one.rank: _Fit.of(one, least) for one in ranks}
+    fits = [_fits(one, least) for one in ranks]
     found = {one.rank: _of_rank(one, ranks, excess, least) for one in ranks}
-    wait, more = sum(fit.wait for fit in fits.values()), max(sum(fit.more for fit in fits.values()), _alike(ranks))
-    own = sum(max(fit.wait, fit.own) for fit in fits.values())
+    wait, more = sum(wait for _, wait, _ in fits), max(sum(more for *_, more in fits), _alike(ranks))
+    own = sum(max(wait, own) for own, wait, _ in fits)
     if more > max(own, wait) and not any(_has_own_cause(one, excess) for one in ranks):
         everyone = tuple(one.rank for one in ranks)
         return [Cause(Why.WORKLOAD, everyone, excess, sure=more - max(own, wait) > _SURE)]
@@ -267,8 +263,14 @@ def _causes_by_kind(ranks: Sequence[RankEvidence], found: Mapping[int, Mapping[W
         if ms >= bar or ms - usual[why] >= _HIDDEN * one.before_ms
     ]  # fmt: skip
     named.sort(key=lambda each: -each[0])
-    whys = list(dict.fromkeys(why for _, why, _ in named))
-    return [_cause(why, [one for _, of, one in named if of is why], found) for why in whys]
+    causes = []
+    for why in dict.fromkeys(why for _, why, _ in named):
+        ms, first = next((ms, one) for ms, kind, one in named if kind is why)  # the rank that shows it most
+        fitting = (line for line in first.lines if line.input is (why is Why.INPUT))
+        line = next(fitting, next(iter(first.lines), None)) if why in (Why.HOST, Why.INPUT) else None
+        where = tuple(sorted(one.rank for _, kind, one in named if kind is why))
+        causes.append(Cause(why, where, ms, line, others=first.others if why is Why.CORES else ()))
+    return causes
 
 
 def _waits_too(one: RankEvidence, excess: float) -> bool:
@@ -279,15 +281,6 @@ def _waits_too(one: RankEvidence, excess: float) -> bool:
         part = min(max(ms / whole, 0.05), 0.95)
         off += whole * whole * part * (1 - part) * _WEIGHTS / max(looks, 1)
     return grew - _WAITS_SIGMA * sqrt(off) >= _WAITS_PART * excess
-
-
-def _cause(why: Why, ranks: Sequence[RankEvidence], found: Mapping[int, Mapping[Why, float]]) -> Cause:
-    """One that some ranks' own work shows. ranks: who shows it most first."""
-    first = ranks[0]
-    fitting = (line for line in first.lines if line.input is (why is Why.INPUT))
-    line = next(fitting, next(iter(first.lines), None)) if why in (Why.HOST, Why.INPUT) else None
-    others = first.others if why is Why.CORES else ()
-    return Cause(why, tuple(sorted(one.rank for one in ranks)), found[first.rank][why], line, others=others)
 
 
 def _indirect(ranks: Sequence[RankEvidence], excess: float, *, sure: bool) -> Cause:
@@ -367,24 +360,15 @@ class _Looks(Struct, frozen=True):
         return found, own
 
 
-class _Fit(Struct, frozen=True):
-    """How well explanations fit where one rank's host was seen: log likelihoods. grew: ms of the kinds of its own work
-    that grew beyond chance; own: of some that did; wait: it waits longer; more: it does more of everything."""
-
-    grew: dict[Why, float]
-    own: float
-    wait: float
-    more: float
-
-    @classmethod
-    def of(cls, one: RankEvidence, least: float) -> _Fit:
-        """Of what is known of a rank. least: by how much another kind has to fit better."""
-        looks = _Looks.of(one)
-        if not sum(looks.seen.values()):
-            return cls({}, 0.0, 0.0, -1.0)
-        grew, own = looks.chosen(least)
-        more = looks.likelihood({why: ms * one.now_ms / one.before_ms for why, ms in looks.before.items()})
-        return cls(grew, own, looks.grown({}) + _of_core(one, 0.0), more + _of_core(one, looks.excess / one.before_ms))
+def _fits(one: RankEvidence, least: float) -> tuple[float, float, float]:
+    """How well explanations fit where one rank's host was seen, as log likelihoods: it does more of some kinds of its
+    own work; it waits longer; it does more of everything. least: by how much another kind has to fit better."""
+    looks = _Looks.of(one)
+    if not sum(looks.seen.values()):
+        return 0.0, 0.0, -1.0
+    _, own = looks.chosen(least)
+    more = looks.likelihood({why: ms * one.now_ms / one.before_ms for why, ms in looks.before.items()})
+    return own, looks.grown({}) + _of_core(one, 0.0), more + _of_core(one, looks.excess / one.before_ms)
 
 
 def _of_core(one: RankEvidence, part: float) -> float:
@@ -470,9 +454,8 @@ def _has_own_cause(one: RankEvidence, excess: float) -> bool:
     grew = one.grew_ms.get("own", 0.0)
     if one.garbage_ms >= _PART * excess or (one.cores_ms or 0.0) >= _PART * excess:
         return True
-    if one.ran_ms is not None and one.ran_ms < _RAN_TOO * min(
-        grew, (one.before_ran_ms or grew) * excess / one.before_ms
-    ):
+    in_proportion = (one.before_ran_ms or grew) * excess / one.before_ms
+    if one.ran_ms is not None and one.ran_ms < _RAN_TOO * min(grew, in_proportion):
         return True
     if not one.before_kinds_ms.get("own") or not one.before_kinds_ms.get("backward"):
         return True

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from math import sqrt
 from statistics import median
-from typing import Protocol
+from typing import Any, Protocol
 
 from traceops.core.live_pulses import KINDS
 from traceops.live.findings import (
@@ -40,7 +39,7 @@ from traceops.live.measures import (
     steady_growth,
     where_seen,
 )  # fmt: skip
-from traceops.live.stream import LineTime, RankLook
+from traceops.live.stream import LineReader, LineTime, RankLook
 
 _LOOKS = 90  # at each rank's host since the change, after which the cause is judged
 _NOTED_PCT = 10.0
@@ -69,30 +68,14 @@ _LAG_WEIGHTS = 3.0  # looks that count as one, because they weigh unlike
 _WAITING = ("waiting", "backward")
 
 
-class Lines(Protocol):
-    """What a rank's host was seen on (`stream.LineReader`)."""
-
-    def read(self) -> None:
-        """Take in what is new."""
-
-    def shares(self, steps: range) -> tuple[dict[int, float], int]:
-        """The part of the time in these steps of each line, and the number of looks."""
-        ...
-
-    def looks(self, steps: range, took_ms: Mapping[int, float]) -> tuple[Counter[tuple[int, str]], float]:
-        """How often each line was seen in these steps, at which kind of work; and looks per ms of a step."""
-        ...
-
-    def line(self, frame: int, ms: float, before_ms: float = 0.0, kind: str = "own", surprise: float = 0.0) -> LineTime:
-        """A line as a reader knows it."""
-        ...
-
-
 class Sources(Protocol):
-    """Where the job finds what it does not read all the time."""
+    """Where the job finds what it does not read all the time. host_bytes: the memory of this host."""
 
-    def lines(self, rank: int) -> Lines | None:
-        """Of one rank's host."""
+    host_bytes: int
+
+    def lines(self, rank: int) -> LineReader:
+        """What one rank's host was seen on."""
+        ...
 
     def machine(self, rank: int) -> MachineReader | None:
         """The host that a rank runs on."""
@@ -218,7 +201,11 @@ class Job:
         if not self._is_still_slow(changes, episode):
             return []
         found = []
-        causes = causes_of(self._evidence(changes, episode, now_ns))
+        evidence = [
+            self._evidence(self.ranks[rank], change, episode, now_ns, at < _MOST_RANKS)
+            for at, (rank, change) in enumerate(changes.items())
+        ]
+        causes = causes_of(evidence)
         # Once something is named, what else shows has to do so twice: a few seconds have long steps by chance.
         before, episode.suspected = episode.suspected if episode.reported else causes, causes
         for cause in causes:
@@ -297,24 +284,19 @@ class Job:
     def _slower(self, cause: Cause, changes: Mapping[int, Change], episode: _Episode, now_ns: int) -> Detection:
         before = median(change.before_ms for change in changes.values())
         now = median(change.now_ms for change in changes.values())
-        line, throttle = cause.line, cause.throttle
+        reason, mhz_before, mhz_now = cause.throttle or (None, None, None)
         claim = Slower(
             ranks=cause.ranks, step=episode.step, cause=cause.why.value, before_ms=before, now_ms=now,
             percent=100 * (now - before) / before, cost_ms=cause.ms or None,
-            text=None if line is None else line.text, place=None if line is None else f"{line.file}:{line.line}",
-            function=None if line is None else line.function, others=", ".join(cause.others) or None,
-            pids=", ".join(map(str, cause.strangers)) or None, reason=None if throttle is None else throttle[0],
-            mhz_before=None if throttle is None else throttle[1], mhz_now=None if throttle is None else throttle[2],
+            function=None if cause.line is None else cause.line.function, others=", ".join(cause.others) or None,
+            pids=", ".join(map(str, cause.strangers)) or None, reason=reason, mhz_before=mhz_before, mhz_now=mhz_now,
+            **_place(cause.line),
         )  # fmt: skip
         drifts = cause.why is Why.UNKNOWN and now < _LEAST_UNEXPLAINED * before
         page = cause.why not in HARMLESS and not drifts
         return Detection(claim=claim, since_ns=episode.since_ns, seen_ns=now_ns, page=page)
 
-    def _evidence(self, changes: Mapping[int, Change], episode: _Episode, now_ns: int) -> list[RankEvidence]:
-        return [self._evidence_of(self.ranks[rank], change, episode, now_ns, at < _MOST_RANKS)
-                for at, (rank, change) in enumerate(changes.items())]  # fmt: skip
-
-    def _evidence_of(
+    def _evidence(
         self, state: RankState, change: Change, episode: _Episode, now_ns: int, with_lines: bool
     ) -> RankEvidence:
         before, since = state.around(change.since)
@@ -324,40 +306,44 @@ class Job:
         seen = where_seen(before, long), where_seen(since, long)
         then, now = seen[0].of_step(change.before_ms), seen[1].of_step(change.now_ms)
         grew = {kind: now.get(kind, 0.0) - then.get(kind, 0.0) for kind in KINDS} if then and now else {}
-        lines = self._lines_of(state.rank, change, first) if with_lines else ()
-        grown = self._grown_lines(state, change, first, long) if with_lines else ()
         machine = self._sources.machine(state.rank)
         begun_ms = before[0].time_ns / 1e6 if before else 0.0
         times_ms = begun_ms, episode.since_ns / 1e6, now_ns / 1e6
         host = {} if machine is None else machine.evidence(state.rank, change, *times_ms)
         steps = since[-1].steps - since[0].steps if len(since) > 1 else 0
-        retries = (since[-1].retries - since[0].retries) / steps if steps else 0.0
         held_then, held_now = held_at_peaks(before[-_OF_HELD:]), held_at_peaks(since)
         return RankEvidence(
             rank=state.rank, before_ms=change.before_ms, now_ms=change.now_ms, grew_ms=grew, before_kinds_ms=then,
-            looks=(seen[0].looks, seen[1].looks), lines=lines, grown=grown, retries=retries,
+            looks=(seen[0].looks, seen[1].looks),
+            lines=self._longer_lines(state.rank, change, first) if with_lines else (),
+            grown=self._grown_lines(state, change, first, long) if with_lines else (),
+            retries=(since[-1].retries - since[0].retries) / steps if steps else 0.0,
             held=held_now / held_then if held_then and held_now else 1.0,
             garbage_ms=state.garbage_grew_ms(change.since, first),
             on_gpu=bool(state.pulse and state.pulse.total), **host,
         )  # fmt: skip
 
-    def _lines_of(self, rank: int, change: Change, first: int) -> tuple[LineTime, ...]:
-        if (lines := self._sources.lines(rank)) is None:
-            return ()
+    def _lines(self, rank: int) -> LineReader:
+        """What the rank's host was seen on until now."""
+        lines = self._sources.lines(rank)
         lines.read()
+        return lines
+
+    def _longer_lines(self, rank: int, change: Change, first: int) -> tuple[LineTime, ...]:
+        """The lines that take most of what steps became longer by."""
+        lines = self._lines(rank)
         before, _ = lines.shares(range(FIRST, change.since))
         since, _ = lines.shares(range(first, 1 << 62))
         grew = {
             frame: since.get(frame, 0.0) * change.now_ms - before.get(frame, 0.0) * change.before_ms for frame in since
         }
         most = sorted(grew.items(), key=lambda one: -one[1])[:6]
-        told = [lines.line(frame, ms, before.get(frame, 0.0) * change.before_ms) for frame, ms in most if ms > 0]
-        return tuple(line for line in told if ".backward(" not in line.text)
+        longer = [lines.line(frame, ms, before.get(frame, 0.0) * change.before_ms) for frame, ms in most if ms > 0]
+        return tuple(line for line in longer if ".backward(" not in line.text)
 
     def _grown_lines(self, state: RankState, change: Change, first: int, long: Collection[int]) -> tuple[LineTime, ...]:
         """Lines that were seen more often than chance explains, since the change or of late; what grew most first."""
-        if (lines := self._sources.lines(state.rank)) is None:
-            return ()
+        lines = self._sources.lines(state.rank)
         without = set(long)
         took_ms = {number: ms for number, ms, _ in state.history if number not in without}
         before, then = lines.looks(range(FIRST, change.since), took_ms)
@@ -384,7 +370,9 @@ class Job:
             return []
         pulses = [state.pulse for state in alive if state.pulse is not None]
         age_s = min((now_ns - pulse.begun_ns) / 1e9 for pulse in pulses)
-        limit = _longest_step_s(alive)
+        usual_s = median(state.pace.usual_ms for state in alive) / 1000
+        longest_s = max(state.longest_ms for state in alive) / 1000
+        limit = max(_STUCK_S, _STUCK_STEPS * usual_s, _STUCK_LONGEST * longest_s)
         if age_s < limit:
             self._stuck_since = None
             return []
@@ -394,16 +382,12 @@ class Job:
         self._stuck_since = now_ns
         how, ranks = _who_holds_up(alive, now_ns)
         line = self._latest_line(ranks[0]) if how == "busy" else None
-        claim = Stuck(
-            ranks=ranks, step=min(pulse.steps for pulse in pulses), seconds=age_s, how=how,
-            text=None if line is None else line.text, place=None if line is None else f"{line.file}:{line.line}",
-        )  # fmt: skip
+        step = min(pulse.steps for pulse in pulses)
+        claim = Stuck(ranks=ranks, step=step, seconds=age_s, how=how, **_place(line))
         return [Detection(claim=claim, since_ns=now_ns - int(age_s * 1e9), seen_ns=now_ns)]
 
     def _latest_line(self, rank: int) -> LineTime | None:
-        if (lines := self._sources.lines(rank)) is None:
-            return None
-        lines.read()
+        lines = self._lines(rank)
         shares, _ = lines.shares(range(self.ranks[rank].steps, 1 << 62))
         most = max(shares, key=shares.__getitem__, default=None)
         return None if most is None else lines.line(most, 0.0)
@@ -427,7 +411,7 @@ class Job:
         all_whiles = pulse.number // _GROWS_ALL > state.weighed // _GROWS_ALL
         state.weighed = pulse.number
         pulses = [one for one in state.latest(KEPT if all_whiles else _GROWS_PULSES) if one.steps > 2 * FIRST]
-        for where, limit in (("gpu", pulse.total), ("host", float(getattr(self._sources, "host_bytes", 64 << 30)))):
+        for where, limit in (("gpu", pulse.total), ("host", self._sources.host_bytes)):
             held = at_peaks([one.held for one in pulses]) if where == "gpu" else [one.resident for one in pulses]
             sizes = [(one.time_ns / 1e9, size) for one, size in zip(pulses, held, strict=True)]
             if (grows := steady_growth(sizes)) is None:
@@ -474,20 +458,17 @@ class Job:
         sigma = sqrt(2 * max(others * (1 - others), 0.05) * _LAG_WEIGHTS / looks)
         if share - others < max(_LAG_PART, _LAG_SIGMA * sigma):
             return None
-        usual = self.ranks[most].pace.usual_ms
-        line = self._top_line(most)
+        behind_ms = (share - others) * self.ranks[most].pace.usual_ms
         return Lags(
-            ranks=(most,), step=self._step(), behind_ms=(share - others) * usual, percent=100 * (share - others),
-            text=None if line is None else line.text, place=None if line is None else f"{line.file}:{line.line}",
+            ranks=(most,), step=self._step(), behind_ms=behind_ms, percent=100 * (share - others),
+            **_place(self._top_line(most)),
         )  # fmt: skip
 
     def _top_line(self, rank: int) -> LineTime | None:
-        if (lines := self._sources.lines(rank)) is None:
-            return None
-        lines.read()
+        lines = self._lines(rank)
         shares, _ = lines.shares(range(FIRST, 1 << 62))
-        told = [lines.line(frame, 0.0) for frame in sorted(shares, key=lambda frame: -shares[frame])[:4]]
-        return next((line for line in told if line.text and ".backward(" not in line.text), None)
+        most = [lines.line(frame, 0.0) for frame in sorted(shares, key=lambda frame: -shares[frame])[:4]]
+        return next((line for line in most if line.text and ".backward(" not in line.text), None)
 
     # Where the time goes.
 
@@ -519,20 +500,15 @@ def _is_among(cause: Cause, causes: Sequence[Cause]) -> bool:
     return any(one.why is cause.why and set(one.ranks) & set(cause.ranks) for one in causes)
 
 
-def _longest_step_s(alive: Sequence[RankState]) -> float:
-    """How long a step may take before its ranks count as stuck."""
-    usual_s = median(state.pace.usual_ms for state in alive) / 1000
-    longest_s = max(state.longest_ms for state in alive) / 1000
-    return max(_STUCK_S, _STUCK_STEPS * usual_s, _STUCK_LONGEST * longest_s)
-
-
 def _is_patient(state: RankState) -> bool:
     """Whether the rank's host is seen to evaluate, save, compile or wait for input in the step that goes on."""
-    pulses = [pulse for pulse in state.pulses if pulse.steps == state.steps]
-    if len(pulses) < 2:
-        return False
-    seen = seen_ms(pulses[0], pulses[-1])
-    return sum(seen[kind] for kind in _PATIENT_KINDS) > 0.5 * sum(seen.values()) > 0
+    seen = state.seen_in_step()
+    return sum(seen.get(kind, 0.0) for kind in _PATIENT_KINDS) > 0.5 * sum(seen.values()) > 0
+
+
+def _place(line: LineTime | None) -> dict[str, Any]:
+    """A claim's fields on a line of the program."""
+    return {} if line is None else {"text": line.text, "place": f"{line.file}:{line.line}"}
 
 
 def _who_holds_up(alive: Sequence[RankState], now_ns: int) -> tuple[str, tuple[int, ...]]:
@@ -547,9 +523,7 @@ def _who_holds_up(alive: Sequence[RankState], now_ns: int) -> tuple[str, tuple[i
         return "behind", behind
     busy = []
     for state in alive:
-        pulses = [pulse for pulse in state.pulses if pulse.steps == state.steps]
-        seen = seen_ms(pulses[0], pulses[-1]) if len(pulses) > 1 else {}
-        whole = sum(seen.values())
-        if whole and sum(seen[kind] for kind in _WAITING) < 0.5 * whole:
+        seen = state.seen_in_step()
+        if sum(seen.get(kind, 0.0) for kind in _WAITING) < 0.5 * sum(seen.values()):
             busy.append(state.rank)
     return ("busy", tuple(busy)) if busy and len(busy) < len(alive) else ("all_wait", tuple(last))

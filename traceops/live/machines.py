@@ -49,14 +49,6 @@ class GpuLook(Struct, frozen=True):
     ranks: tuple[int, ...]
 
 
-class OnHost(Struct, frozen=True):
-    """What a host did to a rank between two moments, per second: ms that its main thread ran, and waited for a core."""
-
-    ran_ms: float | None
-    wait_ms: float | None
-    faults: float
-
-
 class MachineReader:
     """Follows the log of one host."""
 
@@ -109,20 +101,14 @@ class MachineReader:
         """Whether a process works on a GPU; where the driver does not report that, by the memory that it holds."""
         return uses.get(pid, 0) >= _STRANGER_PCT if self._knows_use else (held or 0) >= _STRANGER_BYTES
 
-    def between(self, rank: int, begin_ms: float, end_ms: float) -> OnHost | None:
-        """Of a rank; None where there are not two looks."""
+    def _rates(self, rank: int, begin_ms: float, end_ms: float) -> dict[str, float]:
+        """By how much a rank's fields of `RankOnHost` grew per second, where known; empty without two looks."""
         seen = [one for one in self.ranks.get(rank, ()) if begin_ms <= one.ms <= end_ms]
         if len(seen) < 2:
-            return None
-        first, last = seen[0], seen[-1]
-        seconds = max(last.ms - first.ms, 1.0) / 1000
-
-        def rate(before: float | None, after: float | None) -> float | None:
-            return None if before is None or after is None else (after - before) / seconds
-
-        return OnHost(
-            rate(first.ran_ms, last.ran_ms), rate(first.wait_ms, last.wait_ms), (last.faults - first.faults) / seconds
-        )
+            return {}
+        seconds = max(seen[-1].ms - seen[0].ms, 1.0) / 1000
+        ends = {name: (getattr(seen[0], name), getattr(seen[-1], name)) for name in ("ran_ms", "wait_ms", "faults")}
+        return {name: (last - first) / seconds for name, (first, last) in ends.items() if None not in (first, last)}
 
     def busy_others(self, begin_ms: float, end_ms: float) -> tuple[list[str], float]:
         """Processes that are not of the run and took a good part of a core on which a rank ran then: the busiest three
@@ -172,17 +158,15 @@ class MachineReader:
             "strangers": tuple(pid for pid in self.strangers(rank, onset_ms - 3_000, end_ms, 2) if pid not in known),
             "throttle": self.held_down(rank, onset_ms, end_ms), "others": tuple(others), "crowd_pct": crowd,
         }  # fmt: skip
-        before, since = (
-            self.between(rank, max(onset_ms - 120_000, begun_ms), onset_ms),
-            self.between(rank, onset_ms, end_ms),
-        )
-        if before is None or since is None:
-            return found
-        for field, x, y in (("ran_ms", before.ran_ms, since.ran_ms), ("cores_ms", before.wait_ms, since.wait_ms)):
-            if x is not None and y is not None:
-                found[f"before_{field}"] = x * change.before_ms / 1000
-                found[field] = (y * change.now_ms - x * change.before_ms) / 1000
-        return found | {"faults": max(since.faults - before.faults, 0.0) * change.now_ms / 1000}
+        before = self._rates(rank, max(onset_ms - 120_000, begun_ms), onset_ms)
+        since = self._rates(rank, onset_ms, end_ms)
+        for field, rate in (("ran_ms", "ran_ms"), ("cores_ms", "wait_ms")):
+            if rate in before and rate in since:
+                found[f"before_{field}"] = before[rate] * change.before_ms / 1000
+                found[field] = since[rate] * change.now_ms / 1000 - found[f"before_{field}"]
+        if before and since:
+            found["faults"] = max(since["faults"] - before["faults"], 0.0) * change.now_ms / 1000
+        return found
 
 
 class Machines:

@@ -16,8 +16,8 @@ from statistics import fmean, median
 
 from msgspec import Struct
 
-from traceops.core.live_pulses import KINDS, Pulse
-from traceops.live.stream import RankLook, Step, has_ended
+from traceops.core.live_pulses import ENDED, KINDS, Pulse
+from traceops.live.stream import RankLook
 
 _SKIPPED = 4  # first steps that tell nothing of those after them
 _LEARNED = 24  # steps that make the first usual step
@@ -101,7 +101,8 @@ class Pace:
             if len(self._first_slow) < _ACCEPTED:
                 self._first_slow.append(self._last[-1])
         if self.change is None:
-            if self._sum > _LIMIT and self._count >= _OF_MEDIAN and self._is_large():
+            enough = self._sum > _LIMIT and self._count >= _OF_MEDIAN
+            if enough and median(self._slow) - self.usual_ms >= _LEAST_PART * self.usual_ms:
                 self.change = Change(self._since, self.usual_ms, median(self._slow))
                 self._near = 0
             elif not self._sum:
@@ -112,9 +113,6 @@ class Pace:
         self._near = self._near + 1 if middle < self.usual_ms * (1 + _NEAR) + self._deviation else 0
         if self._near >= _BACK:
             self.change, self._sum = None, 0.0
-
-    def _is_large(self) -> bool:
-        return median(self._slow) - self.usual_ms >= _LEAST_PART * self.usual_ms
 
     def _follow(self, middle: float) -> None:
         """Have the usual step and its deviation follow; upwards only so far."""
@@ -177,8 +175,8 @@ class RankState:
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended by itself."""
-        return has_ended(self.pulse)
+        """Whether the rank closed its file by itself."""
+        return self.pulse is not None and bool(self.pulse.flags & ENDED)
 
     def take(self, look: RankLook) -> dict[str, float]:
         """What is new; returns where its host was seen meanwhile, ms by kind."""
@@ -192,22 +190,23 @@ class RankState:
         self.pulses.extend(look.pulses)
         seen = seen_ms(before, self.pulse) if before is not None and self.pulse is not None else {}
         for step in look.steps:
-            self._take_step(step)
+            self.steps, ms = step.number + 1, step.us / 1000
+            if step.recorded:
+                continue
+            self.pace.feed(step.number, ms, step.compile_us / 1000)
+            is_long = len(self.recent) >= FIRST and ms > _LONG * self.pace.usual_ms
+            if is_long and ms > _LONG * median(islice(reversed(self.recent), FIRST)):
+                self.long.append(step.number)
+            self.recent.append(ms)
+            self.history.append((step.number, ms, step.gc_us / 1000))
+            if step.number > FIRST:
+                self.longest_ms = max(self.longest_ms, ms)
         return seen
 
-    def _take_step(self, step: Step) -> None:
-        self.steps = step.number + 1
-        ms = step.us / 1000
-        if step.recorded:
-            return
-        self.pace.feed(step.number, ms, step.compile_us / 1000)
-        is_long = len(self.recent) >= FIRST and ms > _LONG * self.pace.usual_ms
-        if is_long and ms > _LONG * median(islice(reversed(self.recent), FIRST)):
-            self.long.append(step.number)
-        self.recent.append(ms)
-        self.history.append((step.number, ms, step.gc_us / 1000))
-        if step.number > FIRST:
-            self.longest_ms = max(self.longest_ms, ms)
+    def seen_in_step(self) -> dict[str, float]:
+        """Where the rank's host was seen in the step that goes on, ms by kind; empty without two looks."""
+        pulses = [pulse for pulse in self.pulses if pulse.steps == self.steps]
+        return seen_ms(pulses[0], pulses[-1]) if len(pulses) > 1 else {}
 
     def garbage_grew_ms(self, change: int, since: int) -> float:
         """By how much more a step spends in Python's garbage collector since this one than before the change."""

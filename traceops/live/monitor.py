@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from traceops.capture.manifest import readable_ranks
 from traceops.core.claims import Wording
@@ -48,7 +48,7 @@ class Trigger:
         self._out, self._most = out, most
         self._asked: deque[float] = deque(maxlen=max(most, 1))
         self._pause_s = 60.0
-        self._waiting: tuple[Request, float] | None = None
+        self._asked_s: float | None = None  # when the window that is waited for was asked for
         self._analyzing: tuple[subprocess.Popen[str], Path, float] | None = None
         self._wanted_until = 0.0
         self._since: int | None = None
@@ -63,39 +63,35 @@ class Trigger:
         """Go on with what was asked for; returns lines to say. busy: a checkpoint or an evaluation goes on."""
         if self._analyzing is not None:
             return self._card(now_s)
-        if self._waiting is not None:
-            return self._recorded(now_s)
-        if now_s >= self._wanted_until or busy or not self._may(now_s):
+        if self._asked_s is not None:
+            self._look_for_window(self._asked_s, now_s)
+            return []
+        if busy or self._most < 1 or now_s >= self._wanted_until:
+            return []
+        full = len(self._asked) == self._most and now_s - self._asked[0] < 3600
+        if full or (self._asked and now_s - self._asked[-1] < self._pause_s):
             return []
         self._wanted_until = 0.0
-        request = Request(secrets.token_hex(8), warmup=2, active=4)
-        try:
-            request_window(self._out, request)
-        except UsageError:
-            return []
-        self._asked.append(now_s)
-        self._pause_s = min(2 * self._pause_s, 3600.0)
-        self._waiting = request, now_s
+        with suppress(UsageError):
+            request_window(self._out, Request(secrets.token_hex(8), warmup=2, active=4))
+            self._asked.append(now_s)
+            self._pause_s = min(2 * self._pause_s, 3600.0)
+            self._asked_s = now_s
         return []
 
-    def _may(self, now_s: float) -> bool:
-        if self._most < 1:
-            return False
-        full = len(self._asked) == self._most and now_s - self._asked[0] < 3600
-        return not full and (not self._asked or now_s - self._asked[-1] >= self._pause_s)
-
-    def _recorded(self, now_s: float) -> list[str]:
-        assert self._waiting is not None
-        _, asked_s = self._waiting
+    def _look_for_window(self, asked_s: float, now_s: float) -> None:
+        """Analyze the window that was asked for, once all ranks have recorded it."""
         if now_s - asked_s > _PATIENCE_S or not in_use(self._out):
-            self._waiting = None
-            return []
-        if (number := _window(self._out)) is None:
-            return []
+            self._asked_s = None
+            return
+        try:
+            number = int(json.loads((self._out / ANSWER).read_bytes())["number"])
+        except (OSError, ValueError, KeyError, TypeError):  # no answer yet
+            return
         seen = recorded(self._out, number)
         if not seen.ranks or len(seen.steps) < seen.ranks:
-            return []
-        self._waiting = None
+            return
+        self._asked_s = None
         self.windows += 1
         report = self._out / "live" / f"window_{number}"
         report.parent.mkdir(exist_ok=True)
@@ -107,7 +103,6 @@ class Trigger:
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         self._analyzing = process, report, now_s
-        return []
 
     def _card(self, now_s: float) -> list[str]:
         assert self._analyzing is not None
@@ -130,13 +125,6 @@ class Trigger:
             self._analyzing = None
             process.kill()
             process.wait()
-
-
-def _window(out: Path) -> int | None:
-    try:
-        return int(json.loads((out / ANSWER).read_bytes())["number"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def judge_window(out: Path, report_folder: Path, since: int | None, numbers: Sequence[int]) -> str:
@@ -206,10 +194,12 @@ class _Sources:
         self._out = out
         self._lines: dict[int, LineReader] = {}
         self.machines = Machines(out)
-        self.host_bytes = _host_bytes()
+        self.host_bytes = 64 << 30
+        with suppress(ValueError, OSError):
+            self.host_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._asked: deque[float] = deque([-_CLOSER_EVERY_S], maxlen=_MOST_CLOSER)
 
-    def lines(self, rank: int) -> LineReader | None:
+    def lines(self, rank: int) -> LineReader:
         return self._lines.setdefault(rank, LineReader(self._out / f"rank_{rank}"))
 
     def machine(self, rank: int) -> MachineReader | None:
@@ -301,11 +291,7 @@ class Monitor:
 
     def _document(self, now_ns: int) -> dict[str, Any]:
         job = self.job
-        gpus = [
-            {"ranks": list(gpu.ranks), "mhz": gpu.mhz, "power_w": gpu.power_w, "celsius": gpu.celsius,
-             "busy_pct": gpu.busy_pct, "reasons": gpu.reasons, "strangers": list(gpu.strangers)}
-            for gpu in self._sources.machines.gpus()
-        ]  # fmt: skip
+        gpus = self._sources.machines.gpus()
         return {
             "format": 1,
             "run": self._out.name,
@@ -318,7 +304,7 @@ class Monitor:
             "seconds": {part: round(value, 3) for part, value in job.goodput.seconds.items()},
             "windows": self._trigger.windows,
             "ranks": [_of_rank(state, now_ns) for _, state in sorted(job.ranks.items())],
-            "gpus": gpus,
+            "gpus": [{name: value for name, value in asdict(gpu).items() if name != "ms"} for gpu in gpus],
             "activity": self.activity,
             "events": list(self.events)[-20:],
         }
@@ -327,7 +313,7 @@ class Monitor:
 def _of_rank(state: RankState, now_ns: int) -> dict[str, Any]:
     pulse = state.pulse
     recent = sorted(state.recent)
-    told: dict[str, Any] = {
+    known: dict[str, Any] = {
         "rank": state.rank,
         "step": state.steps,
         "ms": round(recent[len(recent) // 2], 3) if recent else None,
@@ -336,29 +322,17 @@ def _of_rank(state: RankState, now_ns: int) -> dict[str, Any]:
         "ended": state.ended,
     }
     if pulse is None:
-        return told
+        return known
     pulses = state.latest(int(2 * _SHARE_S))
     seen = seen_ms(pulses[0], pulses[-1])
     whole = sum(seen.values())
-    told |= {
+    return known | {
         "age_s": round((now_ns - pulse.begun_ns) / 1e9, 2),
         "seen_s": round((now_ns - pulse.time_ns) / 1e9, 2),
         "samples": None if pulse.samples < 0 else pulse.samples,
-        "held": pulse.held,
-        "reserved": pulse.reserved,
-        "total": pulse.total,
-        "resident": pulse.resident,
-        "retries": pulse.retries,
+        **{name: getattr(pulse, name) for name in ("held", "reserved", "total", "resident", "retries")},
         "share": {kind: round(ms / whole, 3) for kind, ms in seen.items()} if whole else {},
     }
-    return told
-
-
-def _host_bytes() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        return 64 << 30
 
 
 def watched_folder(path: str | None) -> Path:

@@ -7,10 +7,11 @@ import queue
 import threading
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -24,39 +25,37 @@ _OTLP_S = 10.0  # between two posts
 _MOST_WAITING = 100  # posts to a receiver that does not answer: later ones are lost
 _MOST_RANKS = 1_024  # with lines of their own: labels stay bounded
 _CONTENT = "text/plain; version=0.0.4; charset=utf-8"
-# By name: the kind of metric, and what it says.
+
+
+class _Metric(NamedTuple):
+    """kind, text: as Prometheus says. key: of those of each rank, in live.json, whose value is multiplied by factor."""
+
+    kind: str
+    text: str
+    key: str | None = None
+    factor: float = 1.0
+
+
 _METRICS = {
-    "traceops_steps_total": ("counter", "Steps finished"),
-    "traceops_step_seconds": ("gauge", "Median of the last steps"),
-    "traceops_step_usual_seconds": ("gauge", "Usual step without what is slower now"),
-    "traceops_step_age_seconds": ("gauge", "Since the last step ended"),
-    "traceops_samples_total": ("counter", "Samples trained on, where the script counts them"),
-    "traceops_gpu_held_bytes": ("gauge", "GPU memory that tensors hold"),
-    "traceops_gpu_reserved_bytes": ("gauge", "GPU memory that torch holds"),
-    "traceops_resident_bytes": ("gauge", "Memory of the process"),
-    "traceops_alloc_retries_total": ("counter", "Retries of the allocator"),
-    "traceops_host_share": ("gauge", "Where a rank's host was seen in the last seconds"),
-    "traceops_gpu_mhz": ("gauge", "Clock of the multiprocessors"),
-    "traceops_gpu_power_w": ("gauge", "Power"),
-    "traceops_gpu_celsius": ("gauge", "Temperature"),
-    "traceops_gpu_activity": ("gauge", "NVML's counters"),
-    "traceops_job_seconds_total": ("counter", "The job's time by what it went to"),
-    "traceops_goodput_ratio": ("gauge", "Productive part of the job's time"),
-    "traceops_slow": ("gauge", "Whether a slowdown goes on"),
-    "traceops_windows_total": ("counter", "Windows that detections triggered"),
-    "traceops_recent_detections": ("gauge", "The latest 20 detections by kind and cause"),
-}
-# Those of each rank: the key in live.json, and what it is multiplied by.
-_OF_RANKS = {
-    "traceops_steps_total": ("step", 1.0),
-    "traceops_step_seconds": ("ms", 1e-3),
-    "traceops_step_usual_seconds": ("usual_ms", 1e-3),
-    "traceops_step_age_seconds": ("age_s", 1.0),
-    "traceops_samples_total": ("samples", 1.0),
-    "traceops_gpu_held_bytes": ("held", 1.0),
-    "traceops_gpu_reserved_bytes": ("reserved", 1.0),
-    "traceops_resident_bytes": ("resident", 1.0),
-    "traceops_alloc_retries_total": ("retries", 1.0),
+    "traceops_steps_total": _Metric("counter", "Steps finished", "step"),
+    "traceops_step_seconds": _Metric("gauge", "Median of the last steps", "ms", 1e-3),
+    "traceops_step_usual_seconds": _Metric("gauge", "Usual step without what is slower now", "usual_ms", 1e-3),
+    "traceops_step_age_seconds": _Metric("gauge", "Since the last step ended", "age_s"),
+    "traceops_samples_total": _Metric("counter", "Samples trained on, where the script counts them", "samples"),
+    "traceops_gpu_held_bytes": _Metric("gauge", "GPU memory that tensors hold", "held"),
+    "traceops_gpu_reserved_bytes": _Metric("gauge", "GPU memory that torch holds", "reserved"),
+    "traceops_resident_bytes": _Metric("gauge", "Memory of the process", "resident"),
+    "traceops_alloc_retries_total": _Metric("counter", "Retries of the allocator", "retries"),
+    "traceops_host_share": _Metric("gauge", "Where a rank's host was seen in the last seconds"),
+    "traceops_gpu_mhz": _Metric("gauge", "Clock of the multiprocessors"),
+    "traceops_gpu_power_w": _Metric("gauge", "Power"),
+    "traceops_gpu_celsius": _Metric("gauge", "Temperature"),
+    "traceops_gpu_activity": _Metric("gauge", "NVML's counters"),
+    "traceops_job_seconds_total": _Metric("counter", "The job's time by what it went to"),
+    "traceops_goodput_ratio": _Metric("gauge", "Productive part of the job's time"),
+    "traceops_slow": _Metric("gauge", "Whether a slowdown goes on"),
+    "traceops_windows_total": _Metric("counter", "Windows that detections triggered"),
+    "traceops_recent_detections": _Metric("gauge", "The latest 20 detections by kind and cause"),
 }
 
 _Values = list[tuple[dict[str, Any], float]]  # labels, and the value
@@ -66,8 +65,8 @@ def metrics_text(state: dict[str, Any]) -> str:
     """The state of a run in Prometheus' text format."""
     lines: list[str] = []
     for name, values in _metrics(state).items():
-        kind, text = _METRICS[name]
-        lines.extend((f"# HELP {name} {text}", f"# TYPE {name} {kind}"))
+        row = _METRICS[name]
+        lines.extend((f"# HELP {name} {row.text}", f"# TYPE {name} {row.kind}"))
         lines.extend(f"{name}{{{_labels(labels)}}} {value:.10g}" for labels, value in values)
     return "\n".join(lines) + "\n"
 
@@ -77,7 +76,7 @@ def otlp_metrics(state: dict[str, Any]) -> dict[str, Any]:
     time_ns = str(state.get("time_ns", 0))
     metrics = []
     for name, values in _metrics(state).items():
-        kind, text = _METRICS[name]
+        row = _METRICS[name]
         points = [
             {"asDouble": value, "timeUnixNano": time_ns, "startTimeUnixNano": str(state.get("began_ns", 0)),
              "attributes": [{"key": key, "value": {"stringValue": str(label)}} for key, label in labels.items()]}
@@ -85,8 +84,8 @@ def otlp_metrics(state: dict[str, Any]) -> dict[str, Any]:
         ]  # fmt: skip
         data: dict[str, Any] = {"dataPoints": points}
         counts = {**data, "aggregationTemporality": 2, "isMonotonic": True}
-        told = {"sum": counts} if kind == "counter" else {"gauge": data}
-        metrics.append({"name": name, "description": text, **told})
+        of_kind = {"sum": counts} if row.kind == "counter" else {"gauge": data}
+        metrics.append({"name": name, "description": row.text, **of_kind})
     service = {"key": "service.name", "value": {"stringValue": "traceops"}}
     scopes = [{"scope": {"name": "traceops"}, "metrics": metrics}]
     return {"resourceMetrics": [{"resource": {"attributes": [service]}, "scopeMetrics": scopes}]}
@@ -95,46 +94,38 @@ def otlp_metrics(state: dict[str, Any]) -> dict[str, Any]:
 def _metrics(state: dict[str, Any]) -> dict[str, _Values]:
     """By name, those that are known."""
     ranks = state.get("ranks", [])[:_MOST_RANKS]
-    run = state.get("run", "")
     found: dict[str, _Values] = {}
 
-    def metric(name: str, values: Iterable[tuple[dict[str, Any], float | None]]) -> None:
-        known = [({"run": run, **labels}, float(value)) for labels, value in values if value is not None]
-        if known:
+    def metric(name: str, values: Iterable[tuple[dict[str, Any], float | None]], factor: float = 1.0) -> None:
+        run = {"run": state.get("run", "")}
+        if known := [({**run, **labels}, factor * value) for labels, value in values if value is not None]:
             found.setdefault(name, []).extend(known)
 
-    for name, (key, factor) in _OF_RANKS.items():
-        of_ranks = (({"rank": one["rank"]}, one.get(key)) for one in ranks)
-        metric(name, ((labels, None if value is None else factor * value) for labels, value in of_ranks))
-    shares = [
-        ({"rank": one["rank"], "kind": kind}, share) for one in ranks for kind, share in one.get("share", {}).items()
-    ]
-    metric("traceops_host_share", shares)
+    for name, row in _METRICS.items():
+        if row.key is not None:
+            metric(name, [({"rank": one["rank"]}, one.get(row.key)) for one in ranks], row.factor)
+    shares = [(one["rank"], kind, share) for one in ranks for kind, share in one.get("share", {}).items()]
+    metric("traceops_host_share", [({"rank": rank, "kind": kind}, share) for rank, kind, share in shares])
+    gpus = [({"ranks": " ".join(map(str, gpu["ranks"]))}, gpu) for gpu in state.get("gpus", [])]
     for key in ("mhz", "power_w", "celsius"):
-        gpus = state.get("gpus", [])
-        metric(f"traceops_gpu_{key}", [({"ranks": " ".join(map(str, gpu["ranks"]))}, gpu.get(key)) for gpu in gpus])
+        metric(f"traceops_gpu_{key}", [(labels, gpu.get(key)) for labels, gpu in gpus])
     for gpu, counters in state.get("activity", {}).items():
         metric("traceops_gpu_activity", [({"gpu": gpu, "counter": name}, value) for name, value in counters.items()])
-    seconds = [({"part": part}, value) for part, value in state.get("seconds", {}).items()]
-    metric("traceops_job_seconds_total", seconds)
+    metric("traceops_job_seconds_total", [({"part": part}, s) for part, s in state.get("seconds", {}).items()])
     metric("traceops_goodput_ratio", [({}, state.get("goodput"))])
-    metric("traceops_slow", [({}, float(bool(state.get("slow"))))])
+    metric("traceops_slow", [({}, bool(state.get("slow")))])
     metric("traceops_windows_total", [({}, state.get("windows"))])
-    counts: dict[tuple[str, str], int] = {}
-    for event in state.get("events", []):
-        key2 = event["kind"], str(event.get("facts", {}).get("cause", ""))
-        counts[key2] = counts.get(key2, 0) + 1
-    recent = [({"kind": kind, "cause": cause}, float(count)) for (kind, cause), count in counts.items()]
+    counts = Counter((one["kind"], str(one.get("facts", {}).get("cause", ""))) for one in state.get("events", []))
+    recent = [({"kind": kind, "cause": cause}, count) for (kind, cause), count in counts.items()]
     metric("traceops_recent_detections", recent)
     return found
 
 
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})  # Prometheus' own
+
+
 def _labels(labels: dict[str, Any]) -> str:
-    return ",".join(f'{name}="{_escaped(str(value))}"' for name, value in labels.items())
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return ",".join(f'{name}="{str(value).translate(_ESCAPES)}"' for name, value in labels.items())
 
 
 def address_of(text: str) -> tuple[str, int]:
@@ -309,12 +300,11 @@ def _ranks(state: dict[str, Any], sort: str, rows: int) -> Table:
         share = one.get("share", {})
         size = one.get("held") or one.get("resident") or 0
         sign = "ended" if one["ended"] else "slow" if one["slow"] else "silent" if one.get("seen_s", 0) > _OLD_S else ""
-        shares = (
-            f"{100 * share[kind]:.0f}" if kind in share else "" for kind in ("own", "input", "backward", "waiting")
-        )
+        kinds = ("own", "input", "backward", "waiting")
         table.add_row(
-            str(one["rank"]), str(one["step"]), _ms(one.get("ms")), _ms(one.get("usual_ms")),
-            f"{one.get('age_s', 0):.1f}", *shares, f"{size / 2**30:.2f}", Text(sign, style="red"),
+            str(one["rank"]), str(one["step"]), _number(one.get("ms"), 1), _number(one.get("usual_ms"), 1),
+            f"{one.get('age_s', 0):.1f}", *(f"{100 * share[kind]:.0f}" if kind in share else "" for kind in kinds),
+            f"{size / 2**30:.2f}", Text(sign, style="red"),
         )  # fmt: skip
     if len(ranks) > rows:
         table.add_row(f"… {len(ranks) - rows} more")
@@ -327,12 +317,11 @@ def _gpus(state: dict[str, Any]) -> Table:
         table.add_column(name, justify="right")
     activity = list(state.get("activity", {}).values())
     for at, gpu in enumerate(state["gpus"]):
-        told = activity[at] if at < len(activity) else {}
+        counters = activity[at] if at < len(activity) else {}
         known = [gpu[name] for name in ("mhz", "power_w", "celsius", "busy_pct")]
-        known += [told.get(name) for name in ("sm_active", "tensor_active", "dram_active")]
-        table.add_row(
-            " ".join(map(str, gpu["ranks"])), *map(_whole, known), " ".join(map(str, gpu["strangers"]))
-        )  # fmt: skip
+        known += [counters.get(name) for name in ("sm_active", "tensor_active", "dram_active")]
+        numbers = (_number(value, 0) for value in known)
+        table.add_row(" ".join(map(str, gpu["ranks"])), *numbers, " ".join(map(str, gpu["strangers"])))
     return table
 
 
@@ -346,9 +335,5 @@ def _events(events: list[dict[str, Any]], now: float) -> Text:
     return text
 
 
-def _ms(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f}"
-
-
-def _whole(value: float | None) -> str:
-    return "" if value is None else f"{value:.0f}"
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from traceops.core.live_pulses import ENDED, PULSES_FILE, Pulse, StackKinds, read_pulses
+from traceops.core.live_pulses import PULSES_FILE, Pulse, StackKinds, read_pulses
 from traceops.core.rank_files import MAGIC, OBSERVED_FILE, RECORD, RECORDED, STEPS_FILE
 
 _MOST_BYTES = 1 << 18  # of a log in one look: what a rank that was started long before us wrote comes in pieces
@@ -29,10 +29,8 @@ class Step(Struct, frozen=True):
 
     number: int
     us: int
-    device_us: int = 0
     gc_us: int = 0
     compile_us: int = 0
-    own_us: int = 0
     recorded: bool = False
 
 
@@ -124,8 +122,8 @@ class RankReader:
         self._at += len(raw)
         first, self._number = self._number, self._number + len(raw) // RECORD.size
         return [
-            Step(first + at, host, device, gc, compiled, own, bool(flags & RECORDED))
-            for at, (host, device, gc, compiled, own, _, _, flags) in enumerate(RECORD.iter_unpack(raw))
+            Step(first + at, host, gc, compiled, bool(flags & RECORDED))
+            for at, (host, _, gc, compiled, *_, flags) in enumerate(RECORD.iter_unpack(raw))
         ]
 
 
@@ -133,11 +131,6 @@ def rank_folders(out: Path) -> dict[int, Path]:
     """The folders of the ranks that a run has so far."""
     found = ((path.name.removeprefix("rank_"), path) for path in out.glob("rank_*"))
     return {int(number): path for number, path in found if number.isdigit()}
-
-
-def has_ended(pulse: Pulse | None) -> bool:
-    """Whether the rank closed its file by itself."""
-    return pulse is not None and bool(pulse.flags & ENDED)
 
 
 class LineTime(Struct, frozen=True):

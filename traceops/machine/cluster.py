@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -92,13 +92,13 @@ def _scontrol(text: str) -> Iterator[NodeKind]:
 
 def _sinfo(text: str) -> Iterator[NodeKind]:
     lines = [line for line in text.splitlines() if line.strip()]
-    split: Callable[[str], list[str]] = str.split
-    if lines and "|" in lines[0]:
-        split = _by_bars
-    at = next((at for at, line in enumerate(lines) if "PARTITION" in split(line)), len(lines))
-    header = split(lines[at]) if at < len(lines) else []
-    for line in lines[at + 1 :]:
-        told = dict(zip(header, split(line), strict=False))
+    mark = "|" if lines and "|" in lines[0] else None
+    header: list[str] = []
+    for cells in ([cell.strip() for cell in line.split(mark)] for line in lines):
+        if not header:
+            header = cells if "PARTITION" in cells else []
+            continue
+        told = dict(zip(header, cells, strict=False))
         if len(told) < len(header):
             continue
         gpus, name = _gpus(told.get("GRES", ""))
@@ -108,10 +108,6 @@ def _sinfo(text: str) -> Iterator[NodeKind]:
             fabric=_fabric(told.get("AVAIL_FEATURES", told.get("AVAIL_FE", told.get("FEATURES", "")))),
         )  # fmt: skip
         yield _with_state(node, told.get("STATE", "").upper())
-
-
-def _by_bars(line: str) -> list[str]:
-    return [cell.strip() for cell in line.split("|")]
 
 
 def _kubernetes(text: str) -> Iterator[NodeKind]:
@@ -147,9 +143,8 @@ def _gpus(text: str) -> tuple[int, str]:
     """How many of which kind: gpu:a100:8(S:0-1), gpu:4, or gres/gpu=8,gres/gpu:a100=8, where the first counts all."""
     found = [(name, int(count)) for name, count in _GPU.findall(text.replace("gres/", ""))]
     named = sum(count for name, count in found if name)
-    return max(named, sum(count for name, count in found if not name)), ", ".join(
-        dict.fromkeys(name for name, _ in found if name)
-    )
+    names = dict.fromkeys(name for name, _ in found if name)
+    return max(named, sum(count for name, count in found if not name)), ", ".join(names)
 
 
 def _fabric(features: str) -> str:

@@ -97,11 +97,8 @@ class Choice(Struct, frozen=True):
 
 def parse_choice(value: str) -> Choice:
     """What a value of NCCL_SOCKET_IFNAME or NCCL_IB_HCA says; blanks belong to the names, as for NCCL."""
-    rest = value
-    leaves_out = rest.startswith("^")
-    rest = rest[1:] if leaves_out else rest
-    exact = rest.startswith("=")
-    rest = rest[1:] if exact else rest
+    leaves_out, rest = value.startswith("^"), value.removeprefix("^")
+    exact, rest = rest.startswith("="), rest.removeprefix("=")
     names: list[tuple[str, int]] = []
     for part in rest.split(","):
         name, _, port = part.partition(":")
@@ -117,14 +114,9 @@ _NOT_BY_ITSELF = ("docker", "lo", "virbr")  # NCCL takes these only where nothin
 def taken_by_nccl(interfaces: Iterable[Interface]) -> tuple[Interface, ...]:
     """Those NCCL takes where nothing tells it: IP over InfiniBand, else all but docker's, loopback and virbr."""
     usable = [interface for interface in interfaces if interface.usable]
-    if infiniband := [interface for interface in usable if interface.name.startswith("ib")]:
-        return tuple(infiniband)
-    if others := [interface for interface in usable if not interface.name.startswith(_NOT_BY_ITSELF)]:
-        return tuple(others)
-    for start in ("docker", "lo", "virbr"):
-        if last := [interface for interface in usable if interface.name.startswith(start)]:
-            return tuple(last)
-    return ()
+    infiniband, *last = ([one for one in usable if one.name.startswith(start)] for start in ("ib", *_NOT_BY_ITSELF))
+    others = [one for one in usable if not one.name.startswith(_NOT_BY_ITSELF)]
+    return tuple(next(filter(None, (infiniband, others, *last)), ()))
 
 
 _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}  # by GT/s
@@ -285,8 +277,15 @@ def read_plugin(environ: Mapping[str, str], root: Path) -> Plugin:
         return Plugin(False, turned_off=True)
     names = [name for one in chosen.split(",") if one for name in (one, f"{_PREFIX}-{one}.so")] or [_DEFAULT]
     paths = [folder.lstrip("/") for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
-    if _found(root, (*paths, *_SYSTEM), names) or any(_cached(root, name) for name in names):
-        return Plugin(True)
+    try:
+        cache = (root / "etc/ld.so.cache").read_bytes()
+    except OSError:
+        cache = b""
+    for name in names:
+        folders = ("",) if "/" in name else (*paths, *_SYSTEM)
+        places = (root / folder / name.lstrip("/") for folder in folders)
+        if f"{name}\0".encode() in cache or any(map(exists, places)):
+            return Plugin(True)
     for folder in (*paths, *_INSTALLED):
         inside = {entry.name for entry in entries(root / folder)}
         if inside & set(names):
@@ -294,17 +293,3 @@ def read_plugin(environ: Mapping[str, str], root: Path) -> Plugin:
         if any(name.startswith(_PREFIX) for name in inside):
             return Plugin(False, f"/{folder}", () if _DEFAULT in inside else ("NCCL_NET_PLUGIN=ofi",))
     return Plugin(False)
-
-
-def _found(root: Path, folders: Sequence[str], names: Sequence[str]) -> bool:
-    paths = [name.lstrip("/") for name in names if "/" in name]
-    return any(exists(root / path) for path in paths) or any(
-        exists(root / folder / name) for folder in folders for name in names if "/" not in name
-    )
-
-
-def _cached(root: Path, name: str) -> bool:
-    try:
-        return f"{name}\0".encode() in (root / "etc/ld.so.cache").read_bytes()
-    except OSError:
-        return False

@@ -12,7 +12,7 @@ import os
 import platform
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
@@ -240,7 +240,7 @@ class Software(Struct, frozen=True):
 
 def read_software(environ: Mapping[str, str], root: Path) -> Software:
     """What is installed for this Python and what the loader's variables would put in its place."""
-    torch = _version("torch")
+    torch, needs = _torch()
     # CUDA and HIP from torch's version.py, which is read and not run: torch takes seconds to load.
     spec = importlib.util.find_spec("torch")
     places = spec.submodule_search_locations if spec else None
@@ -256,20 +256,27 @@ def read_software(environ: Mapping[str, str], root: Path) -> Software:
         cuda,
         hip,
         wheels,
-        _needed(),
-        tuple((path, library_version(root / path.lstrip("/"))) for path in preloaded),
-        tuple((path, library_version(root / path.lstrip("/"))) for path in inside),
+        needs,
+        _with_versions(preloaded, root),
+        _with_versions(inside, root),
         # A wheel of torch has its own NCCL and never looks there; one built with the system's NCCL does.
-        tuple((path, library_version(root / path.lstrip("/"))) for path in system[:1] if not wheels and cuda),
+        _with_versions(system[:1] if not wheels and cuda else (), root),
         any("compat" in folder for folder in folders),
     )
 
 
-def _version(name: str) -> str | None:
+def _torch() -> tuple[str | None, str | None]:
+    """The versions of torch that is installed, and of NCCL's wheel that it asks for."""
     try:
-        return importlib.metadata.version(name)
+        torch = importlib.metadata.distribution("torch")
     except importlib.metadata.PackageNotFoundError:
-        return None
+        return None, None
+    asked = (match[2] for line in torch.requires or () if (match := _NEEDS.match(line)))
+    return torch.version, next(asked, None)
+
+
+def _with_versions(paths: Iterable[str], root: Path) -> tuple[tuple[str, str | None], ...]:
+    return tuple((path, library_version(root / path.lstrip("/"))) for path in paths)
 
 
 def parse_torch_version(source: str) -> tuple[str | None, str | None]:
@@ -282,20 +289,8 @@ def parse_torch_version(source: str) -> tuple[str | None, str | None]:
 
 
 def _wheels() -> set[tuple[str, str]]:
-    found = set()
-    for one in importlib.metadata.distributions():
-        match = _WHEEL.fullmatch(one.metadata["Name"] or "")
-        if match:
-            found.add((match[1], one.version))
-    return found
-
-
-def _needed() -> str | None:
-    try:
-        lines = importlib.metadata.requires("torch") or []
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    return next((match[2] for line in lines if (match := _NEEDS.match(line))), None)
+    found = ((_WHEEL.fullmatch(one.metadata["Name"] or ""), one.version) for one in importlib.metadata.distributions())
+    return {(match[1], version) for match, version in found if match}
 
 
 def library_version(path: Path) -> str | None:

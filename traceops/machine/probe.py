@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -109,20 +109,20 @@ class HostFacts(Struct, frozen=True, dict=True):
 def probe(environ: Mapping[str, str], root: Path = Path("/"), run: Run = output) -> HostFacts:
     """Reads everything; it ends within 45 s whatever hangs. root and run: for tests."""
 
-    def asking(command: Sequence[str], limit: float) -> Callable[[], Output]:
-        return lambda: _ask(command, limit, environ, run)
-
-    programs = {name: (asking(command, limit), limit + _AFTER_S) for name, (command, limit) in _PROGRAMS.items()}
+    programs = {
+        name: (partial(_ask, command, limit, environ, run), limit + _AFTER_S)
+        for name, (command, limit) in _PROGRAMS.items()
+    }
     files: dict[str, Callable[[], Any]] = {
         "interfaces": lambda: read_interfaces(root, _addressed() if root == Path("/") else None),
-        "rdma": lambda: read_rdma(root),
-        "openable": lambda: can_open(root),
-        "plugin": lambda: read_plugin(environ, root),
-        "cpus": lambda: read_cpus(root),
-        "limits": lambda: read_limits(root),
-        "platform": lambda: read_platform(environ, root),
-        "software": lambda: read_software(environ, root),
-        "files": lambda: nccl_files(environ, root),
+        "rdma": partial(read_rdma, root),
+        "openable": partial(can_open, root),
+        "plugin": partial(read_plugin, environ, root),
+        "cpus": partial(read_cpus, root),
+        "limits": partial(read_limits, root),
+        "platform": partial(read_platform, environ, root),
+        "software": partial(read_software, environ, root),
+        "files": partial(nccl_files, environ, root),
     }
     done = _within({**programs, **{name: (read, _FILES_S) for name, read in files.items()}})
     for name, (_, limit) in _PROGRAMS.items():
@@ -173,13 +173,10 @@ def _within(jobs: Mapping[str, tuple[Callable[[], Any], float]]) -> dict[str, An
     return dict(results)
 
 
-_MATRIX = "nvidia-smi topo -m"
-
-
 def machine_of(facts: HostFacts) -> Machine:
     """GPUs of nvidia-smi with their places, NICs of /sys, and the paths of the matrix between them."""
     try:
-        machines = read_topo_matrices(_MATRIX, facts.matrix.text) if facts.matrix.text.strip() else ()
+        machines = read_topo_matrices("nvidia-smi topo -m", facts.matrix.text) if facts.matrix.text.strip() else ()
     except InputError:  # one GPU alone, or a driver that prints something else: there are no paths to know
         machines = ()
     matrix = machines[0] if machines else Machine(facts.host)
@@ -205,16 +202,14 @@ def _gpu(gpu: SmiGpu, row: Gpu | None, near: Near | None, links: Links | None) -
 def _nics(facts: HostFacts, matrix: Machine) -> tuple[Nic, ...]:
     """RDMA devices under the labels the matrix gives them, then network cards that are no part of one."""
     labels = {nic.name: nic for nic in matrix.nics}
-    found = []
+    found, cards = list[Nic](), list[Nic]()
     for nic in nics(facts.rdma or ()):
         row = labels.pop(nic.name, None)
         numa = nic.numa if nic.numa is not None else row.numa if row else None
         found.append(replace(nic, label=row.label if row else nic.name or nic.label, numa=numa))
     behind = {port.interface for one in facts.rdma or () for port in one.ports}
-    cards = [_card(one) for one in facts.interfaces or () if one.physical and one.name not in behind]
+    for one in facts.interfaces or ():
+        if one.physical and one.name not in behind:
+            speed = None if one.mbits is None else one.mbits / 8000
+            cards.append(Nic(one.name, one.name, "Ethernet", speed_gbs=speed, bonded=bool(one.ports), up=one.up))
     return (*found, *labels.values(), *cards)
-
-
-def _card(one: Interface) -> Nic:
-    speed = None if one.mbits is None else one.mbits / 8000
-    return Nic(one.name, one.name, "Ethernet", speed_gbs=speed, bonded=bool(one.ports), up=one.up)

@@ -15,9 +15,10 @@ from msgspec.structs import replace
 
 from traceops.core.errors import InputError
 from traceops.core.files import LARGEST_DOCUMENT
-from traceops.fabric.model import Machine, normal_bus_id
+from traceops.fabric.model import Gpu, Machine, normal_bus_id
 from traceops.machine.saved_programs import Outputs, is_bug_report, read_programs
 from traceops.machine.smi import SmiGpu
+from traceops.machine.smi_table import ListedGpu
 from traceops.traces.text_lines import whole_text
 
 # The text of a file that somebody saved, in parts of one host each: pdsh, clush, ansible and syslog name them.
@@ -148,39 +149,28 @@ def told_gpus(outputs: Outputs) -> tuple[ToldGpus, ...]:
     if outputs.smi is not None:
         gpus = outputs.smi.smi.gpus
         count = outputs.smi.listed or len(gpus)
-        told.append(_all(count, gpus if len(gpus) == count else ()))
+        told.append(_told(gpus if len(gpus) == count else (), count))
     if outputs.table is not None and (table := outputs.table.table) is not None:
         # A truncated name differs from the whole one of the same GPU.
         cut = table.half or table.unread or table.cut
-        gpus = table.smi.gpus
-        told.append(ToldGpus(bus_ids=_bus_ids(gpus)) if cut else _all(len(gpus), gpus))
+        whole = _told(table.smi.gpus, len(table.smi.gpus))
+        told.append(ToldGpus(bus_ids=whole.bus_ids) if cut else whole)
     if outputs.listed is not None:
-        told.append(_some((gpu.index, gpu.name, gpu.uuid) for gpu in outputs.listed))
+        told.append(_told(outputs.listed))
     if outputs.nvlink is not None:
-        told.append(_some(outputs.nvlink.named))
+        told.append(_told([ListedGpu(*named) for named in outputs.nvlink.named]))
     if outputs.p2p is not None:
         told.append(ToldGpus(len({index for pair in outputs.p2p for index in pair})))
     return tuple(told)
 
 
-def _some(gpus: Iterable[tuple[int, str, str | None]]) -> ToldGpus:
-    named = tuple(gpus)
-    return ToldGpus(
-        None, {index: _name(name) for index, name, _ in named}, {index: uuid for index, _, uuid in named if uuid}
-    )
-
-
-def _all(count: int, gpus: Sequence[SmiGpu]) -> ToldGpus:
+def _told(gpus: Sequence[SmiGpu | ListedGpu | Gpu], count: int | None = None) -> ToldGpus:
     return ToldGpus(
         count,
-        {gpu.index: _name(gpu.name) for gpu in gpus},
+        {gpu.index: _name(gpu.name) for gpu in gpus if gpu.name},
         {gpu.index: gpu.uuid for gpu in gpus if gpu.uuid},
-        _bus_ids(gpus),
+        frozenset(gpu.bus_id for gpu in gpus if not isinstance(gpu, ListedGpu) and gpu.bus_id),
     )
-
-
-def _bus_ids(gpus: Sequence[SmiGpu]) -> frozenset[str]:
-    return frozenset(gpu.bus_id for gpu in gpus if gpu.bus_id)
 
 
 def with_bus_ids(machine: Machine, outputs: Outputs) -> Machine:
@@ -245,11 +235,7 @@ class SavedOutputs(Struct, frozen=True):
         if any(gpu.bus_id for gpu in machine.gpus):
             theirs = ToldGpus(bus_ids=frozenset(found for gpu in machine.gpus if (found := normal_bus_id(gpu.bus_id))))
         else:
-            theirs = ToldGpus(
-                len(machine.gpus),
-                {gpu.index: _name(gpu.name) for gpu in machine.gpus if gpu.name},
-                {gpu.index: gpu.uuid for gpu in machine.gpus if gpu.uuid},
-            )
+            theirs = _told(machine.gpus, len(machine.gpus))
         told = (difference(one, theirs) for one in told_gpus(self.outputs))
         return next((why for why in told if why is not None), None)
 
@@ -262,48 +248,33 @@ class _Part(Struct, frozen=True):
     outputs: Outputs
 
 
-class _SavedFound(Struct):
-    parts: list[_Part] = field(default_factory=list)
-    problems: list[tuple[str, str]] = field(default_factory=list)
-
-
 def read_outputs(
     paths: Iterable[Path],
 ) -> tuple[tuple[SavedOutputs, ...], frozenset[Path], tuple[tuple[str, str], ...]]:
     """Hosts that the files tell of, the files that did, and what could not be used of which file. Files of different
     programs are of one host, unless they name several hosts, or their GPUs differ; where a program's output is there
     twice, each folder is a host, and where it is twice in a folder, each file."""
-    found = _SavedFound()
+    parts, problems = list[_Part](), list[tuple[str, str]]()
     for path in paths:
-        _read(path, found)
-    told = frozenset(part.path for part in found.parts)
-    return tuple(_hosts(found)), told, tuple(found.problems)
-
-
-def _read(path: Path, found: _SavedFound) -> None:
-    try:
-        text, problem = saved_text(path)
-    except InputError:  # who reads the fabric says what is wrong with it
-        return
-    if problem is not None:
-        found.problems.append((str(path), problem))
-    whole = is_bug_report(text)  # of one host, with rules and prefixes of its own
-    for host, said in [(None, text)] if whole else by_host(text):
-        outputs, unusable = read_programs(said)
-        found.problems += [(str(path), what) for what in unusable]
-        if outputs.programs:
-            found.parts.append(_Part(path, host, outputs))
-
-
-def _hosts(found: _SavedFound) -> Iterable[SavedOutputs]:
-    """The parts in groups of one host each."""
-    names = dict.fromkeys(part.name for part in found.parts if part.name is not None)
-    if len(names) < 2:  # those that name no host are of the only one
-        return _groups(found.parts, next(iter(names), None))
-    hosts: list[SavedOutputs] = []
-    for name in (*names, None):
-        hosts += _groups([part for part in found.parts if part.name == name], name)
-    return hosts
+        try:
+            text, problem = saved_text(path)
+        except InputError:  # what reads the fabric reports what is wrong with it
+            continue
+        if problem is not None:
+            problems.append((str(path), problem))
+        whole = is_bug_report(text)  # of one host, with rules and prefixes of its own
+        for host, said in [(None, text)] if whole else by_host(text):
+            outputs, unusable = read_programs(said)
+            problems += [(str(path), what) for what in unusable]
+            if outputs.programs:
+                parts.append(_Part(path, host, outputs))
+    names = list(dict.fromkeys(part.name for part in parts if part.name is not None))
+    if len(names) < 2:  # parts that name no host are of the only one
+        hosts = _groups(parts, names[0] if names else None)
+    else:
+        named = ((name, [part for part in parts if part.name == name]) for name in (*names, None))
+        hosts = [host for name, own in named for host in _groups(own, name)]
+    return tuple(hosts), frozenset(part.path for part in parts), tuple(problems)
 
 
 def _groups(parts: Sequence[_Part], name: str | None) -> list[SavedOutputs]:

@@ -39,9 +39,8 @@ def driver_log(report: str) -> str:
             section = filed
         elif "NVRM: " in line:
             section.setdefault(line[line.index("NVRM: ") :].strip(), line)
-    (before if journal else now).update(
-        {said: line for said, line in filed.items() if said not in now and said not in before}
-    )
+    filed = {said: line for said, line in filed.items() if said not in now and said not in before}
+    (before if journal else now).update(filed)
     earlier = [line for said, line in before.items() if said not in now]
     return "\n".join([*earlier, *([_REBOOT] if earlier else []), *now.values()])
 
@@ -89,22 +88,11 @@ def parse_environment(text: str) -> TorchEnvironment | None:
         return None if value.lower() in _UNKNOWN else value
 
     version, cuda, hip, driver = map(known, _FIELDS)
-    return TorchEnvironment(
-        version,
-        cuda,
-        hip,
-        driver,
-        {"true": True, "yes": True, "false": False, "no": False}.get(told.get("Is CUDA available", "").lower()),
-        tuple(sorted(set(_NCCL.findall(text)))),
-        _variables(text),
-    )
-
-
-def _variables(text: str) -> dict[str, str] | None:
-    """What vLLM prints at the end; None without it."""
-    begin = _VARIABLES.search(text)
-    found = {name: value[:_MOST_VALUE].strip() for name, value in _SET.findall(text, begin.end())} if begin else {}
-    return found or None
+    sees_gpus = {"true": True, "yes": True, "false": False, "no": False}.get(told.get("Is CUDA available", "").lower())
+    wheels = tuple(sorted(set(_NCCL.findall(text))))
+    vllm = _VARIABLES.search(text)  # what vLLM prints at the end
+    variables = {name: value[:_MOST_VALUE].strip() for name, value in _SET.findall(text, vllm.end())} if vllm else {}
+    return TorchEnvironment(version, cuda, hip, driver, sees_gpus, wheels, variables or None)
 
 
 _OTHER_P2P = re.compile(r"-p2p\s+(?!rw?\b|w\b)\w")

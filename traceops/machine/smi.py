@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from msgspec import Struct
 
@@ -121,16 +121,11 @@ def _arrange(gpu: ET.Element) -> None:
     for pages in gpu.findall("retired_pages/*"):
         ET.SubElement(pages, "retired_count").text = pages.text
     for processes in gpu.findall("processes"):
-        processes.extend(list(_processes(processes)))
-
-
-def _processes(processes: ET.Element) -> Iterator[ET.Element]:
-    for one in processes.findall("process_id"):
-        told = ET.Element("process_info")
-        for tag, name in (("type", "type"), ("process_name", "name"), ("used_memory", "used_gpu_memory")):
-            ET.SubElement(told, tag).text = one.findtext(name)
-        ET.SubElement(told, "pid").text = one.text
-        yield told
+        for one in processes.findall("process_id"):
+            found = ET.SubElement(processes, "process_info")
+            for tag, name in (("type", "type"), ("process_name", "name"), ("used_memory", "used_gpu_memory")):
+                ET.SubElement(found, tag).text = one.findtext(name)
+            ET.SubElement(found, "pid").text = one.text
 
 
 _ROOT, _END = "<nvidia_smi_log", "</nvidia_smi_log>"
@@ -242,7 +237,12 @@ def _index(gpu: ET.Element, place: int, *, chosen: bool) -> int:
 
 def _gpu(index: int, gpu: ET.Element) -> SmiGpu:
     link = "pci/pci_gpu_link_info"
-    reasons = _reasons(gpu)
+    states = {
+        re.sub(r"^clocks_(event|throttle)_reason_", "", element.tag): (element.text or "").strip()
+        for block in _THROTTLE_REASONS
+        for element in gpu.findall(f"{block}/*")
+    }
+    reasons = [reason for reason, state in states.items() if state == "Active"]
     # Whether the clocks for applications are the default ones, which older cards have below their highest.
     now, usual = (_number(gpu, f"{which}applications_clocks/graphics_clock") for which in ("", "default_"))
     return SmiGpu(
@@ -268,11 +268,7 @@ def _gpu(index: int, gpu: ET.Element) -> SmiGpu:
         utilization=_number(gpu, "utilization/gpu_util"),
         reasons=tuple(reason for reason in reasons if reason != "gpu_idle"),
         own_clocks=now is not None and now == usual,
-        tells_reasons=any(
-            (element.text or "").strip() in ("Active", "Not Active")
-            for block in _THROTTLE_REASONS
-            for element in gpu.findall(f"{block}/*")
-        ),
+        tells_reasons=not {"Active", "Not Active"}.isdisjoint(states.values()),
         temperature=_number(gpu, "temperature/gpu_temp"),
         tlimit=_number(gpu, "temperature/gpu_temp_tlimit"),
         slowdown_at=_number(gpu, "temperature/gpu_temp_slow_threshold"),
@@ -325,15 +321,6 @@ _HEALTHY = {
 }
 
 
-def _reasons(gpu: ET.Element) -> tuple[str, ...]:
-    found = []
-    for block in _THROTTLE_REASONS:
-        for element in gpu.findall(f"{block}/*"):
-            if (element.text or "").strip() == "Active":
-                found.append(re.sub(r"^clocks_(event|throttle)_reason_", "", element.tag))
-    return tuple(found)
-
-
 def _uncorrectable(gpu: ET.Element, since: str) -> int:
     """Errors of caches and memory; drivers before 470 have them by single and double bits."""
     if (block := gpu.find(f"ecc_errors/{since}")) is None:
@@ -355,15 +342,10 @@ def _recovery(gpu: ET.Element) -> str | None:
 
 
 def _health(gpu: ET.Element) -> tuple[str, ...]:
-    if (block := gpu.find("fabric/health")) is None:
-        return ()
-    return tuple(
-        f"{element.tag.replace('_', ' ')}: {element.text}"
-        for element in block
-        if element.text
-        and element.text.strip().lower()
-        not in ("n/a", "not supported", *_HEALTHY.get(element.tag, (element.text.lower(),)))
-    )
+    found = {element.tag: (element.text or "").strip() for element in gpu.findall("fabric/health/*")}
+    usual = {tag: ("", "n/a", "not supported", *_HEALTHY.get(tag, (text.lower(),))) for tag, text in found.items()}
+    trouble = {tag: text for tag, text in found.items() if text.lower() not in usual[tag]}
+    return tuple(f"{tag.replace('_', ' ')}: {text}" for tag, text in trouble.items())
 
 
 def _read_processes(gpu: ET.Element) -> tuple[GpuProcess, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -92,24 +93,18 @@ def of_one_machine(found: Sequence[SmiTable]) -> SmiTable | None:
 
 def _lasting(table: SmiTable) -> SmiTable:
     """A table without what changes by the moment, and without counts of errors, which grow."""
-    gpus = tuple(
-        replace(
-            gpu, used=None, power_draw=None, temperature=None, idle=False, utilization=None, processes=(),
-            uncorrectable=0,
-        )
-        for gpu in table.smi.gpus
-    )  # fmt: skip
-    return replace(table, smi=replace(table.smi, gpus=gpus))
+    moment: dict[str, Any] = {"used": None, "power_draw": None, "temperature": None, "utilization": None}
+    gpus = (replace(gpu, idle=False, processes=(), uncorrectable=0, **moment) for gpu in table.smi.gpus)
+    return replace(table, smi=replace(table.smi, gpus=tuple(gpus)))
 
 
 def lost_gpus(text: str) -> tuple[LostGpu, ...]:
     """GPUs that nvidia-smi says it cannot reach, each once."""
-    return tuple(
-        dict.fromkeys(
-            LostGpu(int(one[1]) if one[1] else None, normal_bus_id(one[2]), one[3].strip().rstrip("."))
-            for one in _LOST.finditer(text)
-        )
+    found = _LOST.finditer(text)
+    lost = (
+        LostGpu(int(one[1]) if one[1] else None, normal_bus_id(one[2]), one[3].strip().rstrip(".")) for one in found
     )
+    return tuple(dict.fromkeys(lost))
 
 
 def failure(text: str) -> str | None:
@@ -219,18 +214,13 @@ class ListedGpu(Struct, frozen=True):
 
 
 def the_same_gpus(lists: Sequence[list[ListedGpu]]) -> tuple[ListedGpu, ...]:
-    """The GPUs of the last list; none where two lists tell of different GPUs."""
-    if not lists or any(_differ(one, lists[-1]) for one in lists):
-        return ()
-    return tuple(lists[-1])
-
-
-def _differ(one: list[ListedGpu], other: list[ListedGpu]) -> bool:
-    """Whether they are of different GPUs; a list without UUIDs may be of the same ones."""
-    known = all(gpu.uuid for gpu in (*one, *other))
-    return [(gpu.index, gpu.name, known and gpu.uuid) for gpu in one] != [
-        (gpu.index, gpu.name, known and gpu.uuid) for gpu in other
-    ]
+    """The GPUs of the last list; none where two lists tell of different GPUs. One without UUIDs may be of the same."""
+    for one in lists:
+        known = all(gpu.uuid for gpu in (*one, *lists[-1]))
+        own, last = ([(gpu.index, gpu.name, known and gpu.uuid) for gpu in each] for each in (one, lists[-1]))
+        if own != last:
+            return ()
+    return tuple(lists[-1]) if lists else ()
 
 
 def lists_of_gpus(text: str) -> list[list[ListedGpu]]:

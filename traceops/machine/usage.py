@@ -219,13 +219,9 @@ class _Use(ctypes.Structure):
 
 class _ProcessUse(ctypes.Structure):
     _fields_ = (
-        ("pid", c_uint),
-        ("time", c_ulonglong),
-        ("sm", c_uint),
-        ("memory", c_uint),
-        ("encoder", c_uint),
+        ("pid", c_uint), ("time", c_ulonglong), ("sm", c_uint), ("memory", c_uint), ("encoder", c_uint),
         ("decoder", c_uint),
-    )
+    )  # fmt: skip
 
 
 class NvmlGpu(Struct, frozen=True):

@@ -82,12 +82,9 @@ def known_variables() -> Known:
 
 def _values(text: str) -> tuple[str, ...] | range | None:
     named: dict[str, tuple[str, ...] | range | None] = {
-        "any": None,
-        "number": NUMBER,
-        "count": COUNT,
-        "from-0": range(2**63),
-    }
-    named |= {"switch": TORCH_SWITCH, "distance": DISTANCES}
+        "any": None, "number": NUMBER, "count": COUNT, "from-0": range(2**63), "switch": TORCH_SWITCH,
+        "distance": DISTANCES,
+    }  # fmt: skip
     if text in named:
         return named[text]
     if between := re.fullmatch(r"(-?\d+)\.\.(-?\d+)", text):

@@ -7,21 +7,22 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from traceops.across import links
-from traceops.across.communication import SLOWER, SlowSibling, slow_siblings
+from traceops.across.communication import SLOWER, slow_siblings
 from traceops.across.cross_rank import CrossRank
 from traceops.across.match import Collective, MatchedCollectives
 from traceops.across.replay.what_if import REFERENCE
 from traceops.core.arrays import median
 from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
-from traceops.core.findings import Evidence, Finding, Severity, severity_of
+from traceops.core.findings import Confidence, Evidence, Finding, Severity, severity_of
 from traceops.core.rule import Bounds, Verdict, described
 from traceops.core.units import stored
 from traceops.core.words import WINDOW, Role
 from traceops.rules.inputs import Inputs, why_incomplete
-from traceops.rules.shared import ends_fit, role_evidence, role_name, role_of
+from traceops.rules.shared import ends_fit, on_cpu, role_evidence, role_name, role_of
 
 
 class LinkClaim(Claim, frozen=True):
@@ -96,7 +97,6 @@ class SlowPairs(LinkClaim, frozen=True, kw_only=True):
 
 
 LOW_BANDWIDTH = described("bandwidth", "TO-C001")
-
 SLOWER_THAN_SIBLINGS = described("bandwidth", "TO-C002")
 RULES = (LOW_BANDWIDTH, SLOWER_THAN_SIBLINGS)
 
@@ -143,7 +143,13 @@ def judge_low(run: CrossRank) -> Verdict:
         return LOW_BANDWIDTH.not_evaluated(reason("bandwidth", "through_host"))
     if not (large := _large(run.matching)):
         return LOW_BANDWIDTH.not_evaluated(reason("bandwidth", "none_large", mb=links.LARGE_BYTES / 1e6))
-    seen = [one for group, same in large.items() if (one := _against_link(run, group, same)) is not None]
+    seen = []
+    for group, same in large.items():
+        if (reference := run.reference(group)) is not None:
+            achieved = median([links.busbw_gbs(c) or 0.0 for c in same])
+            # By time, so that latency is allowed for: 8 MB never reach what 256 MB do
+            share = 100.0 * median([links.reference_transfer_ns(c, reference) / c.transfer_ns for c in same])
+            seen.append(_Low(share, achieved, group, reference, same))
     if not seen:
         count = len({run.hosts.get(rank) for group in large for rank in group})
         why = reason("bandwidth", "no_reference", device=run.device or "not named", hosts=count)
@@ -152,15 +158,6 @@ def judge_low(run: CrossRank) -> Verdict:
         least = min(one.share for one in seen)
         return LOW_BANDWIDTH.clear(reason("bandwidth", "reached", pct=f"{least:.0f}", bound=BOUNDS.low_pct[0]))
     return LOW_BANDWIDTH.verdict(_low_finding(run, low))
-
-
-def _against_link(run: CrossRank, group: tuple[int, ...], same: list[Collective]) -> _Low | None:
-    """None where no link is known. By time, so that latency is allowed for: 8 MB never reach what 256 MB do."""
-    if (reference := run.reference(group)) is None:
-        return None
-    achieved = median([links.busbw_gbs(c) or 0.0 for c in same])
-    share = 100.0 * median([links.reference_transfer_ns(c, reference) / c.transfer_ns for c in same])
-    return _Low(share, achieved, group, reference, same)
 
 
 def _low_finding(run: CrossRank, low: Sequence[_Low]) -> Finding:
@@ -201,23 +198,12 @@ def _low_finding(run: CrossRank, low: Sequence[_Low]) -> Finding:
     for fact, ms in zip(SAVED, (saved, at_best), strict=True):
         if ms is not None:
             evidence.append(Evidence(fact, stored(ms), words.unit("ms")))
+    severity = _low_severity(worst.share, cost_ms / run.step_ms if run.step_ms else 1.0, guessed=guessed)
+    confidence: Confidence = "low" if guessed else "medium" if None in named else "high"
+    ranks, role = sorted({rank for one in low for rank in one.group}), role_of(run, [one.group for one in low])
     return LOW_BANDWIDTH.finding(
-        _low_severity(worst.share, cost_ms / run.step_ms if run.step_ms else 1.0, guessed=guessed),
-        "low" if guessed else "medium" if None in named else "high",
-        claim,
-        evidence,
-        ranks=sorted({rank for one in low for rank in one.group}),
-        impact_ms=stored(cost_ms),
-        role=role_of(run, [one.group for one in low]),
+        severity, confidence, claim, evidence, ranks=ranks, impact_ms=stored(cost_ms), role=role
     )
-
-
-def _low_severity(share: float, cost: float, *, guessed: bool) -> Severity:
-    """cost: part of the step. guessed: nothing shows whether the ranks are on one host."""
-    severity = severity_of(-share, -BOUNDS.low_pct[0], -BOUNDS.low_pct[1], -BOUNDS.low_pct[2])
-    if severity is None or 100.0 * cost < BOUNDS.matters_pct:
-        return "info"
-    return "warning" if guessed and severity == "error" else severity
 
 
 def _by_role(run: CrossRank, transfer_ns: Mapping[tuple[int, ...], int], steps: int) -> dict[Role, float]:
@@ -228,6 +214,21 @@ def _by_role(run: CrossRank, transfer_ns: Mapping[tuple[int, ...], int], steps: 
         of_role["unknown" if role is UNSET else role].append(ns / 1e6 / steps)
     means = {role: float(np.mean(own)) for role, own in of_role.items()}
     return dict(sorted(means.items(), key=lambda own: -own[1]))
+
+
+def _low_severity(share: float, cost: float, *, guessed: bool) -> Severity:
+    """cost: part of the step. guessed: nothing shows whether the ranks are on one host."""
+    severity = severity_of(-share, *(-pct for pct in BOUNDS.low_pct))
+    if severity is None or 100.0 * cost < BOUNDS.matters_pct:
+        return "info"
+    return "warning" if guessed and severity == "error" else severity
+
+
+def _source(reference: links.LinkReference, device: str | None) -> str:
+    """Who says what the link should give."""
+    if reference.source == "doctor":
+        return "gpus" if device else "ranks"
+    return "graph" if reference.source == "graph" else "table"
 
 
 def _saved_ms(run: CrossRank) -> tuple[float | None, float | None]:
@@ -244,21 +245,14 @@ def judge_siblings(run: CrossRank) -> Verdict:
     """TO-C002: groups that run the same operation on the same bytes, against each other."""
     if (slow := slow_siblings(run)) is None:
         return SLOWER_THAN_SIBLINGS.not_evaluated(reason("bandwidth", "no_siblings"))
-    found = [_slow_sibling(run, one) for one in slow]
-    return SLOWER_THAN_SIBLINGS.verdict(*found, clear=reason("bandwidth", "siblings_alike", times=SLOWER))
-
-
-def _slow_sibling(run: CrossRank, one: SlowSibling) -> Finding:
     # What a cut-off trace lost may have paired other collectives.
     damaged = any(times.summary.damage for times in run.ranks)
-    role = role_of(run, [one.group])
-    words = run.step_words
-    cost_ms = (one.longer if one.saved is None else one.saved) / 1e6
-    hidden = one.saved is not None and 100.0 * cost_ms < BOUNDS.matters_pct * run.step_ms
-    return SLOWER_THAN_SIBLINGS.finding(
-        "info" if damaged or hidden else "warning",
-        "low" if damaged else "high",
-        SlowerGroup(
+    findings = []
+    for one in slow:
+        role, words = role_of(run, [one.group]), run.step_words
+        cost_ms = (one.longer if one.saved is None else one.saved) / 1e6
+        hidden = one.saved is not None and 100.0 * cost_ms < BOUNDS.matters_pct * run.step_ms
+        claim = SlowerGroup(
             window=words is WINDOW,
             ranks=one.group,
             role=role_name(run, role),
@@ -267,24 +261,20 @@ def _slow_sibling(run: CrossRank, one: SlowSibling) -> Finding:
             usual=one.usual / 1e6,
             saved=None if one.saved is None else cost_ms,
             hidden=hidden,
-        ),
-        [
+        )
+        evidence = [
             Evidence(Fact.TRANSFER, stored(one.median / 1e6), "ms", stored(SLOWER * one.usual / 1e6)),
             Evidence(Fact.TRANSFER_OF_SIBLINGS, stored(one.usual / 1e6), "ms"),
             Evidence(Fact.COLLECTIVES, one.count),
             Evidence(Fact.LONGER_THAN_IN_SIBLINGS, stored(one.longer / 1e6), words.unit("ms")),
-        ],
-        ranks=one.group,
-        impact_ms=stored(cost_ms),
-        role=role,
-    )
-
-
-def _source(reference: links.LinkReference, device: str | None) -> str:
-    """Who says what the link should give."""
-    if reference.source == "doctor":
-        return "gpus" if device else "ranks"
-    return "graph" if reference.source == "graph" else "table"
+        ]
+        severity: Severity = "info" if damaged or hidden else "warning"
+        confidence: Confidence = "low" if damaged else "high"
+        found = SLOWER_THAN_SIBLINGS.finding(
+            severity, confidence, claim, evidence, ranks=one.group, impact_ms=stored(cost_ms), role=role
+        )
+        findings.append(found)
+    return SLOWER_THAN_SIBLINGS.verdict(*findings, clear=reason("bandwidth", "siblings_alike", times=SLOWER))
 
 
 def _large(matching: MatchedCollectives) -> dict[tuple[int, ...], list[Collective]]:
@@ -323,33 +313,23 @@ def judge_through_host(run: CrossRank) -> Verdict:
     ]
     if gbs:
         evidence.append(Evidence(Fact.BUSBW, round(gbs, 2), "GB/s"))
-    if link is not None and saved is not None:
-        evidence.append(Evidence(Fact.REFERENCE, round(link.busbw_gbs, 2), "GB/s"))
-        evidence.append(Evidence(Fact.SAVED_WITH_NCCL, stored(saved), words.unit("ms")))
-    claim = ThroughHost(
-        window=words is WINDOW,
-        exposed=exposed,
-        pct=pct,
-        step=step,
-        gbs=gbs or None,
-        link=None if link is None or saved is None else link.link,
-        then=None if saved is None else max(step - saved, 0.0),
-        shared_gpus=saved is None and run.own_gpus is False,
+    claim = ThroughHost(window=words is WINDOW, exposed=exposed, pct=pct, step=step, gbs=gbs or None)
+    ranks = [times.summary.rank for times in run.ranks if times.summary.through_host]
+    if link is None or saved is None:
+        claim = replace(claim, shared_gpus=run.own_gpus is False)
+        severity = "warning" if severity == "error" else severity
+        return THROUGH_HOST.verdict(THROUGH_HOST.finding(severity, "medium", claim, evidence, ranks=ranks))
+    claim = replace(claim, link=link.link, then=max(step - saved, 0.0))
+    evidence.append(Evidence(Fact.REFERENCE, round(link.busbw_gbs, 2), "GB/s"))
+    evidence.append(Evidence(Fact.SAVED_WITH_NCCL, stored(saved), words.unit("ms")))
+    return THROUGH_HOST.verdict(
+        THROUGH_HOST.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=stored(saved))
     )
-    finding = THROUGH_HOST.finding(
-        "warning" if saved is None and severity == "error" else severity,
-        "high" if saved is not None else "medium",
-        claim,
-        evidence,
-        ranks=_ranks(run),
-        impact_ms=None if saved is None else stored(saved),
-    )
-    return THROUGH_HOST.verdict(finding)
 
 
 def _why_not_through_host(run: CrossRank) -> str | None:
     """Why the rule cannot be judged, by the key of its reason."""
-    if not any(times.summary.on_gpu for times in run.ranks):
+    if on_cpu(run):
         return "no_gpu_activity"
     if run.world < 2:
         return "one_rank"
@@ -359,10 +339,6 @@ def _why_not_through_host(run: CrossRank) -> str | None:
     if not exchanges:
         return "own_data"
     return None if run.split else "no_collective_matched"
-
-
-def _ranks(run: CrossRank) -> Sequence[int]:
-    return [times.summary.rank for times in run.ranks if times.summary.through_host]
 
 
 def _link(run: CrossRank) -> links.LinkReference | None:

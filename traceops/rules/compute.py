@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from traceops.across.cross_rank import CrossRank
 from traceops.across.rank_times import RankTimes
 from traceops.compute.attainable import HalfType, half_type_of
-from traceops.compute.model import Impossible, Loss, RankCompute, judged_rank
+from traceops.compute.model import Loss, RankCompute, judged_rank
 from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
-from traceops.core.findings import Evidence, Finding, Severity, severity_of
+from traceops.core.findings import Confidence, Evidence, Finding, Severity, severity_of
 from traceops.core.rule import Bounds, Rule, Verdict, described
 from traceops.core.units import stored
 from traceops.core.words import WINDOW
@@ -96,6 +96,8 @@ _SOME = 0.1  # of what a fix saves of the device's time: with less of it in the 
 _LITTLE = 0.1  # of the step: kernels that take less of it are no warning for being slow
 _NOTICED = 0.01  # of the step: a fix that saves less is no warning
 _MOST_IMPOSSIBLE = 3  # operators that are named
+# Of kernels without shapes only their names tell that they lack this: how much it costs is a guess.
+_GUESSED = ("float32_products", "float32_training", "misaligned_shape", "masked_attention")
 
 TYPES = described("compute", "TO-K001")
 ATTENTION = described("compute", "TO-K002")
@@ -178,8 +180,8 @@ def _severity(loss: Loss, compute: RankCompute) -> Severity | None:
     if loss.cause in ("many_small_kernels", "too_small_batch"):
         launches = 100 * loss.launches / max(compute.launches, 1.0)
         return "info" if max(share, launches) >= 2 * BOUNDS.busy_pct[0] else None
-    severity = severity_of(share, *BOUNDS.busy_pct)
-    if severity is not None and (compute.bound == "host" or _is_foreach(loss) or _is_by_name(loss, compute)):
+    severity, by_name = severity_of(share, *BOUNDS.busy_pct), not compute.has_shapes and loss.cause in _GUESSED
+    if severity is not None and (compute.bound == "host" or _is_foreach(loss) or by_name):
         return "info"
     return "warning" if severity == "error" and not _is_certain(loss, compute) else severity
 
@@ -191,35 +193,24 @@ def _finding(loss: Loss, compute: RankCompute, rank: int, run: CrossRank, timed:
     saved, claim = loss.device_ns / 1e6, _claim(loss, compute, times, words is WINDOW, timed)
     if claim.effect == "at_most" and times is not None and claim.gain < _NOTICED * times.step_ms:
         severity = "info"
-    found = rule.finding(
-        severity,
-        "high" if compute.rates in ("measured", "own") and compute.bound == "device" else "medium",
-        claim,
-        [
-            Evidence(Fact.KERNELS_TIME, stored(loss.ns / 1e6), words.unit("ms"), rank=rank),
-            Evidence(Fact.KERNELS_SAVED, stored(saved), words.unit("ms"), rank=rank),
-            Evidence(Fact.GPU_BUSY, stored(compute.busy_ns / 1e6), words.unit("ms"), rank=rank),
-            *(
-                [Evidence(Fact.KERNELS_REMOVED, stored(loss.launches), words.per, rank=rank)]
-                if loss.launches >= 1
-                else []
-            ),
-            *(Evidence(Fact.OPERATOR, name, rank=rank) for name in loss.operators),
-        ],
-        ranks=[rank] if len(run.ranks) > 1 else [],
-        impact_ms=stored(saved) if compute.bound != "host" else None,
-        cause=loss.cause,
-    )
-    special = _special_advice(loss, claim)
-    return found if special is None else replace(found, advice=claim.part(special))
-
-
-def _special_advice(loss: Loss, claim: KernelLoss) -> str | None:
-    """The key of an advice that fits better than the cause's own."""
-    if claim.half == "fp16":
-        return "autocast_fp16"
-    convolves = loss.operators and all("conv" in name for name in loss.operators)
-    return "tf32_convolutions" if loss.cause == "float32_products" and convolves else None
+    evidence = [
+        Evidence(Fact.KERNELS_TIME, stored(loss.ns / 1e6), words.unit("ms"), rank=rank),
+        Evidence(Fact.KERNELS_SAVED, stored(saved), words.unit("ms"), rank=rank),
+        Evidence(Fact.GPU_BUSY, stored(compute.busy_ns / 1e6), words.unit("ms"), rank=rank),
+    ]
+    if loss.launches >= 1:
+        evidence.append(Evidence(Fact.KERNELS_REMOVED, stored(loss.launches), words.per, rank=rank))
+    evidence += (Evidence(Fact.OPERATOR, name, rank=rank) for name in loss.operators)
+    sure = compute.rates in ("measured", "own") and compute.bound == "device"
+    ranks, impact = [rank] if len(run.ranks) > 1 else [], stored(saved) if compute.bound != "host" else None
+    confidence: Confidence = "high" if sure else "medium"
+    found = rule.finding(severity, confidence, claim, evidence, ranks=ranks, impact_ms=impact, cause=loss.cause)
+    convolves = bool(loss.operators) and all("conv" in name for name in loss.operators)
+    if claim.half == "fp16":  # an advice that fits better than the cause's own
+        return replace(found, advice=claim.part("autocast_fp16"))
+    if loss.cause == "float32_products" and convolves:
+        return replace(found, advice=claim.part("tf32_convolutions"))
+    return found
 
 
 def _is_other_fix(loss: Loss, compute: RankCompute) -> bool:
@@ -230,8 +221,8 @@ def _is_other_fix(loss: Loss, compute: RankCompute) -> bool:
 def _claim(loss: Loss, compute: RankCompute, times: RankTimes | None, window: bool, timed: bool) -> KernelLoss:
     sizes, pads = loss.sizes, loss.cause == "misaligned_shape"
     other = next((one for one in compute.losses if _is_other_fix(one, compute)), None)
-    bf16 = None
-    effect = _effect(loss, compute, timed, times)
+    bf16, effect = None, _effect(loss, compute, timed, times)
+    may_save_more = loss.cause != "bandwidth_bound_at_limit" and loss.more_ns > 0.02 * compute.busy_ns
     if loss.cause == "float32_products" and other is not None and effect not in ("host", "little"):
         saved, least, most = (ns / 1e6 for ns in (other.device_ns, *other.step_after_ns))
         bf16 = InBf16(saved=saved, least=least, most=most)
@@ -248,7 +239,7 @@ def _claim(loss: Loss, compute: RankCompute, times: RankTimes | None, window: bo
         least=loss.step_after_ns[0] / 1e6,
         most=loss.step_after_ns[1] / 1e6,
         gain=_gain_ns(loss, compute) / 1e6,
-        more=loss.more_ns / 1e6 if _may_save_more(loss, compute) else None,
+        more=loss.more_ns / 1e6 if may_save_more else None,
         bf16=bf16,
         half=half_type_of(compute.gpu) if loss.cause == "float32_training" else None,
     )
@@ -272,17 +263,14 @@ def _is_foreach(loss: Loss) -> bool:
     return loss.cause == "optimizer_loop" and loss.operators[0].startswith("_foreach_")
 
 
-_GUESSED = ("float32_products", "float32_training", "misaligned_shape", "masked_attention")
-
-
-def _is_by_name(loss: Loss, compute: RankCompute) -> bool:
-    """Kernels of which only their names tell what they lack: how much it costs is a guess."""
-    return not compute.has_shapes and loss.cause in _GUESSED
-
-
 def _effect(loss: Loss, compute: RankCompute, timed: bool, times: RankTimes | None) -> str:
     """What the fix does to the step, as far as the trace decides. timed: it is known what steps take unprofiled."""
-    none = "host" if times is None or _host_sets_pace(times) else "little"
+    # The host sets the pace where the device waits for it more than for anything else.
+    waits: dict[str, float] = {}
+    if times is not None:
+        waits = {bucket: times.mean_ms(bucket) for bucket in times.buckets if bucket.startswith(("idle_", "comm_"))}
+    host = sum(waits.get(bucket, 0.0) for bucket in ("idle_host", "idle_input", "idle_sync"))
+    none = "host" if 2 * host >= sum(waits.values()) else "little"
     if loss.cause == "bandwidth_bound_at_limit":
         return "rows"
     if loss.cause == "too_small_batch":
@@ -296,21 +284,10 @@ def _effect(loss: Loss, compute: RankCompute, timed: bool, times: RankTimes | No
     return "at_most" if _gain_ns(loss, compute) >= _SOME * loss.device_ns else none
 
 
-def _host_sets_pace(times: RankTimes) -> bool:
-    """Whether the device waits for its host more than for anything else."""
-    waits = {bucket: times.mean_ms(bucket) for bucket in times.buckets if bucket.startswith(("idle_", "comm_"))}
-    host = sum(waits.get(bucket, 0.0) for bucket in ("idle_host", "idle_input", "idle_sync"))
-    return 2 * host >= sum(waits.values())
-
-
 def _gain_ns(loss: Loss, compute: RankCompute) -> float:
     """By how much the fix makes the replayed step shorter at the pace at which that is most."""
     after = loss.paced_ns[0] if loss.paced_ns else ()
     return max((now - then for now, then in zip(compute.paced_ns, after, strict=False)), default=0.0)
-
-
-def _may_save_more(loss: Loss, compute: RankCompute) -> bool:
-    return loss.cause != "bandwidth_bound_at_limit" and loss.more_ns > 0.02 * compute.busy_ns
 
 
 def _is_certain(loss: Loss, compute: RankCompute) -> bool:
@@ -318,24 +295,15 @@ def _is_certain(loss: Loss, compute: RankCompute) -> bool:
     return compute.bound == "device" and loss.step_after_ns[1] < BOUNDS.shorter * compute.device_ns
 
 
-def _impossible(one: Impossible, rank: int, unnamed: bool) -> Finding:
-    """An operator that the trace has faster than its GPU can be."""
-    return SPEED.finding(
-        "warning",
-        "high",
-        ImpossibleSpeed(
-            operator=one.name, does="moves" if one.moves else "computes", factor=one.times, unnamed=unnamed
-        ),
-        [Evidence(Fact.PEAK_PCT, stored(100 * one.times), "%", threshold=100.0, rank=rank, subject=one.name)],
-        impact_ms=None,
-        cause="impossible_speed",
-    )
-
-
 def _speed(compute: RankCompute, rank: int, found: Sequence[Finding], run: CrossRank) -> Verdict:
-    if compute.impossible:
-        unnamed = compute.rates == "assumed"
-        return SPEED.verdict(*(_impossible(one, rank, unnamed) for one in compute.impossible[:_MOST_IMPOSSIBLE]))
+    findings = []
+    for wrong in compute.impossible[:_MOST_IMPOSSIBLE]:  # the trace has them faster than the GPU can be
+        does, unnamed = "moves" if wrong.moves else "computes", compute.rates == "assumed"
+        too_fast = ImpossibleSpeed(operator=wrong.name, does=does, factor=wrong.times, unnamed=unnamed)
+        peak = Evidence(Fact.PEAK_PCT, stored(100 * wrong.times), "%", 100.0, rank, subject=wrong.name)
+        findings.append(SPEED.finding("warning", "high", too_fast, [peak], cause="impossible_speed"))
+    if findings:
+        return SPEED.verdict(*findings)
     if compute.efficiency is None:
         return SPEED.not_evaluated(reason("compute", "unknown_work"))
     times, pct = run.times_of(rank), 100 * compute.efficiency
@@ -345,25 +313,11 @@ def _speed(compute: RankCompute, rank: int, found: Sequence[Finding], run: Cross
         return SPEED.clear(reason("compute", "speed", pct=pct))
     known = [one for one in compute.unpacked().operators if one.attainable_ns >= 0]
     slow = sorted(known, key=lambda one: one.attainable_ns - one.ns)[:3]
-    return SPEED.verdict(
-        SPEED.finding(
-            "info" if compute.bound == "host" or little else "warning",
-            "low",
-            BelowAttainable(pct=pct, operators=tuple(dict.fromkeys(one.name for one in slow))),
-            [
-                Evidence(Fact.ATTAINABLE_PCT, stored(pct), "%", threshold=BOUNDS.attainable_pct, rank=rank),
-                *(
-                    Evidence(
-                        Fact.OPERATOR_TIME,
-                        stored(one.ns / 1e6),
-                        run.step_words.unit("ms"),
-                        rank=rank,
-                        subject=f"{one.name} {one.shape}",
-                    )
-                    for one in slow
-                ),
-            ],
-            impact_ms=None,
-            cause="below_attainable",
-        )
-    )
+    claim = BelowAttainable(pct=pct, operators=tuple(dict.fromkeys(one.name for one in slow)))
+    evidence = [Evidence(Fact.ATTAINABLE_PCT, stored(pct), "%", BOUNDS.attainable_pct, rank)]
+    unit = run.step_words.unit("ms")
+    for one in slow:
+        operator = f"{one.name} {one.shape}"
+        evidence.append(Evidence(Fact.OPERATOR_TIME, stored(one.ns / 1e6), unit, rank=rank, subject=operator))
+    severity: Severity = "info" if compute.bound == "host" or little else "warning"
+    return SPEED.verdict(SPEED.finding(severity, "low", claim, evidence, cause="below_attainable"))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,7 +15,7 @@ from traceops.across.replay.what_if import HOST_IN_TIME, NO_LOADING
 from traceops.core.arrays import mean_ms
 from traceops.core.claims import reason, restated
 from traceops.core.facts import Fact
-from traceops.core.findings import SEVERITIES, Evidence, Finding, Lacking, Severity, severity_of
+from traceops.core.findings import SEVERITIES, Confidence, Evidence, Finding, Lacking, Severity, severity_of
 from traceops.core.rule import Bounds, Rule, Verdict, described
 from traceops.core.units import stored
 from traceops.core.words import WINDOW
@@ -29,7 +28,6 @@ from traceops.rules.idle_time import (
     Idle,
     InputBound,
     OutsideTorch,
-    WorkersNeeded,
     certain_severity,
     few_steps,
     host_share,
@@ -46,7 +44,7 @@ from traceops.rules.idle_time import (
     workers_needed,
 )
 from traceops.rules.inputs import Inputs, why_incomplete
-from traceops.rules.shared import IMPACT_BOUNDS
+from traceops.rules.shared import IMPACT_BOUNDS, on_cpu
 
 # TO-I002 beside ranks that are late: loading that they hide, and loading of the ranks that are not.
 
@@ -70,9 +68,9 @@ def behind_late(run: CrossRank, late: Sequence[Finding]) -> BehindLate | None:
         return None
     known, what_if = run.replay.stragglers, run.replay.what_if
     whole = what_if.mean_ns(known.step_ns) / 1e6
-    told = serious or [found for found in late if _as_slow_as_loaders(run, found, whole)]
-    ranks = {rank for found in told for rank in found.ranks}
-    if not told:
+    named = serious or [found for found in late if _as_slow_as_loaders(run, found, whole)]
+    ranks = {rank for found in named for rank in found.ranks}
+    if not named:
         return None
     if {straggler.rank for straggler in known.found} != ranks or known.joint_ns is None or known.fed_ns is None:
         return None
@@ -110,40 +108,30 @@ def hidden_loading(
     rest_ms = behind.step_ms - behind.waits_ms
     if by_workers and loads[worst.summary.rank] < rest_ms:
         return None  # they have it ready by then: what is left is the price of taking a batch from them
-    loading: float | None = None
-    need: WorkersNeeded | None = None
-    told: tuple[Evidence, ...] = ()
-    if by_workers:
-        loading, fact = loads[worst.summary.rank], Fact.LOADING_OF_A_BATCH_BY_THE_WORKERS
-        told = (Evidence(fact, stored(loading), words.unit("ms"), rank=worst.summary.rank),)
-    elif not has_workers(worst.summary):
-        need, told = workers_needed(worst, worst.step_ms - rest_ms, inputs.manifest, words)
+    waits_ms, rank = stored(behind.waits_ms), worst.summary.rank
     claim = HiddenLoading(
         window=words is WINDOW,
         ranks=tuple(ranks),
         late=behind.late,
-        ms=stored(behind.waits_ms),
+        ms=waits_ms,
         step=stored(behind.step_ms),
         pct=stored(100 * behind.waits_ms / behind.step_ms),
-        rank=worst.summary.rank,
-        loading=None if loading is None else stored(loading),
-        rest=None if loading is None else stored(rest_ms),
-        need=need,
+        rank=rank,
     )
-    return rule.finding(
-        severity,
-        "medium",
-        claim,
-        (
-            Evidence(Fact.WAITS_FOR_INPUT_BEHIND_LATE_RANKS, stored(behind.waits_ms), words.unit("ms")),
-            Evidence(Fact.STEP, stored(behind.step_ms), "ms"),
-            *loading_evidence(worst, words),
-            *told,
-        ),
-        ranks=ranks,
-        impact_ms=stored(behind.waits_ms),
-        cause="input",
-    )
+    evidence = [
+        Evidence(Fact.WAITS_FOR_INPUT_BEHIND_LATE_RANKS, waits_ms, words.unit("ms")),
+        Evidence(Fact.STEP, stored(behind.step_ms), "ms"),
+        *loading_evidence(worst, words),
+    ]
+    if by_workers:
+        loading = stored(loads[rank])
+        claim = replace(claim, loading=loading, rest=stored(rest_ms))
+        evidence.append(Evidence(Fact.LOADING_OF_A_BATCH_BY_THE_WORKERS, loading, words.unit("ms"), rank=rank))
+    elif not has_workers(worst.summary):
+        need, workers = workers_needed(worst, worst.step_ms - rest_ms, inputs.manifest, words)
+        claim = replace(claim, need=need)
+        evidence += workers
+    return rule.finding(severity, "medium", claim, evidence, ranks=ranks, impact_ms=waits_ms, cause="input")
 
 
 # TO-I003 where the host waits for copies: the device is idle behind them, and their cure is another.
@@ -154,10 +142,12 @@ _MOSTLY = 0.5  # of this idle time
 
 def of_copies(found: Finding, inputs: Inputs) -> Finding:
     """The finding with what of its idle time begins while the host waits for a copy, and the advice for most of it."""
-    told = next((e for e in found.evidence if e.fact is Fact.BUCKET), None)
-    rank, idle = (None, 0.0) if told is None else (told.rank, float(told.value or 0.0))
+    bucket = found.proof(Fact.BUCKET)
+    if bucket is None or bucket.rank is None:
+        return found
+    rank, idle = bucket.rank, float(bucket.value or 0.0)
     behind = max((one.sync_ms for one in inputs.run.copies if one.rank == rank), default=0.0)
-    if rank is None or behind < _MOSTLY * idle or not behind:
+    if behind < _MOSTLY * idle or not behind:
         return found
     words = inputs.run.step_words
     return replace(
@@ -200,8 +190,8 @@ def of_storage(found: Finding, inputs: Inputs, worst: Idle) -> Finding:
 
 def of_anomaly(found: Finding, inputs: Inputs) -> Finding:
     """The finding with how often autograd looks for NaN in a step, where it does."""
-    told = next((e for e in found.evidence if e.fact is Fact.BUCKET), None)
-    times = None if told is None else inputs.run.times_of(told.rank)
+    bucket = found.proof(Fact.BUCKET)
+    times = None if bucket is None else inputs.run.times_of(bucket.rank)
     checks = None if times is None else times.summary.anomaly
     if times is None or checks is None or not times.typical.any():
         return found
@@ -222,11 +212,8 @@ def of_anomaly(found: Finding, inputs: Inputs) -> Finding:
 
 
 HOST_BOUND = described("idle", "TO-I001")
-
 INPUT_BOUND = described("idle", "TO-I002")
-
 BLOCKED_ON_DEVICE = described("idle", "TO-I003")
-
 OUTSIDE_TORCH = described("idle", "TO-I005")
 RULES = (HOST_BOUND, INPUT_BOUND, BLOCKED_ON_DEVICE)
 
@@ -242,11 +229,9 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
     judged = _judgeable(kind, inputs)
     if isinstance(judged, Verdict):
         return judged
-    share = host_share(judged)
+    share, plain_ms, light = host_share(judged), inputs.unprofiled_ms, inputs.undisturbed
     idle = [
-        idle_of(
-            times, kind.bucket, inputs.unprofiled_ms, inputs.undisturbed, share, seen_waiting_ms(times, inputs.whole)
-        )
+        idle_of(times, kind.bucket, plain_ms, light, share, seen_waiting_ms(times, inputs.whole))
         for times in judged
         if times.step_ms > 0
     ]
@@ -279,24 +264,22 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
     return kind.rule.verdict(_with_causes(kind, found, inputs, idle, worst, few))
 
 
-def _is_alone(run: CrossRank) -> bool:
-    """Whether it is one rank with steps that used no GPU: its main thread waits for nobody."""
-    if run.unit != "step" or not run.world == len(run.ranks) == 1:
-        return False
-    summary = run.ranks[0].summary
-    return not summary.on_gpu and not summary.kernels_lost
-
-
 def judge_outside_torch(inputs: Inputs) -> Verdict:
     """TO-I005: the main thread of a training on the CPU is outside torch's operators, and does not load or wait. What
     the profiler makes longer, and what the thread waits for a core, is no work of the program."""
-    if not _is_alone(inputs.run):
+    run, plain_ms = inputs.run, inputs.unprofiled_ms
+    if (
+        run.unit != "step"
+        or not run.world == len(run.ranks) == 1
+        or not on_cpu(run)
+        or run.ranks[0].summary.kernels_lost
+    ):
         return OUTSIDE_TORCH.not_evaluated(reason("idle", "not_alone"))
-    (times,) = inputs.run.ranks
-    step = times.step_ms if inputs.unprofiled_ms is None else min(times.step_ms, inputs.unprofiled_ms)
+    (times,) = run.ranks
+    step = times.step_ms if plain_ms is None else min(times.step_ms, plain_ms)
     if not step:
         return OUTSIDE_TORCH.not_evaluated(reason("idle", "no_step"))
-    cost = times.recording_ms if inputs.unprofiled_ms is None else times.step_ms - step
+    cost = times.recording_ms if plain_ms is None else times.step_ms - step
     spent = max(times.mean_ms("idle_host") - cost, 0.0)
     waited = [use.waited_pct for use in inputs.machine if use.waited_pct is not None]
     spent = max(spent - max(waited, default=0.0) / 100 * step, 0.0)
@@ -304,23 +287,19 @@ def judge_outside_torch(inputs: Inputs) -> Verdict:
     if (severity := severity_of(pct, *BOUNDS.outside_pct)) is None:
         numbers = {"pct": f"{pct:.1f}", "bound": BOUNDS.outside_pct[0], "window": words is WINDOW, "spared": ""}
         late = min(spent + cost, times.mean_ms("idle_host"))
-        if inputs.unprofiled_ms is not None or severity_of(100 * late / step, *BOUNDS.outside_pct) is None:
+        if plain_ms is not None or severity_of(100 * late / step, *BOUNDS.outside_pct) is None:
             return OUTSIDE_TORCH.clear(reason("idle", "little", **numbers))
         facts = {"late": f"{late:.1f}", "cost": f"{min(cost, late):.1f}", "window": words is WINDOW}
         return OUTSIDE_TORCH.not_evaluated(reason("idle", "outside_recording", **facts), "may_be_recording")
-    rank = times.summary.rank
-    found = OUTSIDE_TORCH.finding(
-        severity if inputs.unprofiled_ms is not None else min(severity, "warning", key=SEVERITIES.index),
-        "high" if inputs.unprofiled_ms is not None else "medium",
-        OutsideTorch(window=words is WINDOW, rank=rank, ms=stored(spent), step=stored(step), pct=stored(pct)),
-        (
-            Evidence(Fact.BUCKET, stored(spent), words.unit("ms"), rank=rank, subject="idle_host"),
-            Evidence(Fact.STEP, stored(step), "ms"),
-        ),
-        ranks=[rank],
-        impact_ms=stored(spent),
-        cause="host",
+    rank, ms = times.summary.rank, stored(spent)
+    graded: Severity = severity if plain_ms is not None else min(severity, "warning", key=SEVERITIES.index)
+    confidence: Confidence = "high" if plain_ms is not None else "medium"
+    claim = OutsideTorch(window=words is WINDOW, rank=rank, ms=ms, step=stored(step), pct=stored(pct))
+    evidence = (
+        Evidence(Fact.BUCKET, ms, words.unit("ms"), rank=rank, subject="idle_host"),
+        Evidence(Fact.STEP, stored(step), "ms"),
     )
+    found = OUTSIDE_TORCH.finding(graded, confidence, claim, evidence, ranks=[rank], impact_ms=ms, cause="host")
     return OUTSIDE_TORCH.verdict(found)
 
 
@@ -335,7 +314,8 @@ def _judgeable(kind: IdleJudgement, inputs: Inputs) -> list[RankTimes] | Verdict
         return kind.rule.not_evaluated(why_incomplete(judged))
     if any(times.summary.captures_graphs for times in whole):
         return _lacking(kind, "captured")
-    if kind.rule is HOST_BOUND and not run.split and run.world > 1 and _through_host(whole, inputs.manifest):
+    through_host = inputs.manifest.get("backend") == "gloo" or any(times.summary.through_host for times in whole)
+    if kind.rule is HOST_BOUND and not run.split and run.world > 1 and through_host:
         return _lacking(kind, "through_host")
     # What a damaged trace lost looks like idle time: it is judged only where there is no whole one.
     return [times for times in whole if not times.summary.damage] or whole
@@ -358,13 +338,6 @@ def _of_loading(
     return loading, saved, spared
 
 
-def _beyond_recording(kind: IdleJudgement, inputs: Inputs, worst: Idle, severity: Severity) -> Severity | None:
-    """What is left where the profiler stretches the host's work, and nothing shows by how much."""
-    if severity == "error" and inputs.slowdown is None:
-        severity = "warning"
-    return severity if measured(inputs) else certain_severity(worst, kind.bounds, severity)
-
-
 def _with_causes(
     kind: IdleJudgement, found: Finding, inputs: Inputs, idle: Sequence[Idle], worst: Idle, few: int | None
 ) -> Finding:
@@ -385,8 +358,11 @@ def _graded_pct(kind: IdleJudgement, inputs: Inputs, idle: Sequence[Idle], worst
     return max(worst.pct, 100 * (impact_ms(kind, inputs, idle, worst, saved) or 0.0) / worst.step_ms)
 
 
-def _through_host(ranks: Sequence[RankTimes], manifest: Mapping[str, Any]) -> bool:
-    return manifest.get("backend") == "gloo" or any(times.summary.through_host for times in ranks)
+def _beyond_recording(kind: IdleJudgement, inputs: Inputs, worst: Idle, severity: Severity) -> Severity | None:
+    """What is left where the profiler stretches the host's work, and nothing shows by how much."""
+    if severity == "error" and inputs.slowdown is None:
+        severity = "warning"
+    return severity if measured(inputs) else certain_severity(worst, kind.bounds, severity)
 
 
 def _saved_ms(run: CrossRank, kind: IdleJudgement) -> float | None:

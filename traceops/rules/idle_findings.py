@@ -103,10 +103,9 @@ def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
     words = inputs.run.step_words
     evidence = [Evidence(Fact.HELD_BY_ONE_THING, stored(whole), words.unit("ms"), rank=rank)]
     for part in named:
+        times_in = round(part.count, 1)
         evidence.append(Evidence(Fact.HELD_IN, stored(part.ms), words.unit("ms"), rank=rank, subject=part.what))
-        evidence.append(
-            Evidence(Fact.TIMES_IN, round(part.count, 1), words.unit("times"), rank=rank, subject=part.what)
-        )
+        evidence.append(Evidence(Fact.TIMES_IN, times_in, words.unit("times"), rank=rank, subject=part.what))
     found = replace(found, evidence=(*found.evidence, *evidence))
     if found.proof(Fact.OPTIMIZER_STEP) is not None:  # in which that is
         return found
@@ -211,15 +210,9 @@ def finding_of(
         pct=stored(worst.pct),
         **facts,
     )
-    found = kind.rule.finding(
-        severity,
-        "low" if damaged else _confidence(kind, slowdown, worst.light),
-        claim,
-        evidence,
-        ranks=ranks,
-        impact_ms=None if impact is None else stored(impact),
-        cause=kind.cause,
-    )
+    confidence: Confidence = "low" if damaged else _confidence(kind, slowdown, worst.light)
+    costs = None if impact is None else stored(impact)
+    found = kind.rule.finding(severity, confidence, claim, evidence, ranks=ranks, impact_ms=costs, cause=kind.cause)
     return found if optimizer is None else replace(found, advice=kind.rule.advice_for("optimizer"))
 
 
@@ -230,13 +223,10 @@ def _of_loading(
     words = inputs.run.step_words
     facts, evidence = not_by_workers(next_batch(inputs, worst))
     if not facts and (not worst.bounded or worst.light or worst.in_time_ms is not None):
+        gain = worst.ms if worst.bounded or saved is None else saved
+        cost = 0.0 if measured(inputs) else within_lateness_ms(worst.times)
         need, shown = workers_needed(
-            worst.times,
-            worst.ms if worst.bounded or saved is None else saved,
-            inputs.manifest,
-            words,
-            step_ms=worst.step_ms,
-            recording_ms=0.0 if measured(inputs) else within_lateness_ms(worst.times),
+            worst.times, gain, inputs.manifest, words, step_ms=worst.step_ms, recording_ms=cost
         )
         facts, evidence = {"need": need}, evidence + shown
     if (slow := slow_loader(inputs.run, ranks, worst.step_ms)) is not None:
@@ -283,18 +273,14 @@ def _evidence(
     words: StepWords,
 ) -> tuple[Evidence, ...]:
     rank, shares = worst.times.summary.rank, [one.pct for one in idle]
+    spread = f"{min(shares):.1f} / {median(shares):.1f} / {worst.pct:.1f}"
     return (
         Evidence(Fact.BUCKET, stored(worst.ms), words.unit("ms"), rank=rank, subject=kind.bucket),
         Evidence(Fact.BUCKET_PCT, round(worst.pct, 1), "%", kind.bounds[0], rank=rank, subject=kind.bucket),
-        Evidence(
-            Fact.BUCKET_PCT_SPREAD,
-            f"{min(shares):.1f} / {median(shares):.1f} / {worst.pct:.1f}",
-            "%",
-            subject=kind.bucket,
-        ),
+        Evidence(Fact.BUCKET_PCT_SPREAD, spread, "%", subject=kind.bucket),
         Evidence(Fact.STEP, stored(worst.step_ms if worst.bounded else recorded_step_ms), "ms"),
         *(() if saved is None else (Evidence(Fact.SAVED_WITHOUT_IT, stored(saved), words.unit("ms")),)),
-        *_recorded(worst, words),
+        *([Evidence(Fact.RECORDED, stored(worst.recorded_ms), words.unit("ms"), rank=rank)] if worst.bounded else []),
         *kind.detail(worst.times, words),
     )
 
@@ -330,13 +316,6 @@ def _of_profiler(kind: IdleJudgement, worst: Idle, idle: Sequence[Idle], inputs:
 def _bounded_by_trace(worst: Idle, inputs: Inputs) -> bool:
     """Whether only the trace tells how much of it is the profiler's own cost at most."""
     return not measured(inputs) and recording_ms(worst.times) > 0
-
-
-def _recorded(worst: Idle, words: StepWords) -> tuple[Evidence, ...]:
-    if not worst.bounded:
-        return ()
-    rank = worst.times.summary.rank
-    return (Evidence(Fact.RECORDED, stored(worst.recorded_ms), words.unit("ms"), rank=rank),)
 
 
 def impact_ms(

@@ -322,19 +322,15 @@ def waits_for_input(idle: Sequence[Idle], whole: WholeRun | None) -> list[Idle]:
     """The same ranks, with no more of it than the steps leave in which input is in time. These tell what a step takes
     then, and its host with it: what a few recorded steps show leaves the device's time. Where there are none, and looks
     at the host see it wait longer than the recorded steps do, that is what it waits."""
-    if whole is None or whole.in_time_ms is None:
-        return [_by_looks(one) for one in idle]
-    return [_beyond(one, whole.in_time_ms) for one in idle]
-
-
-def _by_looks(one: Idle) -> Idle:
-    seen = min(one.seen_ms, room_ms(one.times, one.step_ms)) if one.seen_ms else 0.0
-    return replace(one, ms=seen, by_looks=True) if seen > one.recorded_ms else one
-
-
-def _beyond(one: Idle, in_time_ms: float) -> Idle:
-    late_ms = max(one.step_ms - in_time_ms, 0.0)
-    return replace(one, ms=late_ms, in_time_ms=in_time_ms) if late_ms < one.ms else one
+    found = []
+    for one in idle:
+        if whole is None or whole.in_time_ms is None:
+            seen = min(one.seen_ms, room_ms(one.times, one.step_ms)) if one.seen_ms else 0.0
+            found.append(replace(one, ms=seen, by_looks=True) if seen > one.recorded_ms else one)
+        else:
+            late_ms = max(one.step_ms - whole.in_time_ms, 0.0)
+            found.append(replace(one, ms=late_ms, in_time_ms=whole.in_time_ms) if late_ms < one.ms else one)
+    return found
 
 
 # What TO-I002 says of data loading: the time in it, and how many workers would load in time.
@@ -457,11 +453,9 @@ def loading_ranks(inputs: Inputs, idle: Sequence[Idle], least_pct: float) -> tup
             kept.append(one)
     worst = max(spared, key=lambda one: one.waits_ms, default=None)
     if worst is None or worst.work is None:
-        spared_text = ""
-    else:
-        pct = f"{100 - worst.work.busy_pct:.0f}"
-        spared_text = reason("idle", "no_core", rank=worst.rank, waits=worst.waits_ms, pct=pct, core=worst.core_ms)
-    return kept, spared_text
+        return kept, ""
+    pct = f"{100 - worst.work.busy_pct:.0f}"
+    return kept, reason("idle", "no_core", rank=worst.rank, waits=worst.waits_ms, pct=pct, core=worst.core_ms)
 
 
 def not_by_workers(batch: NextBatch | None) -> tuple[dict[str, Any], tuple[Evidence, ...]]:

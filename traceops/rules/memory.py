@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from traceops.across.run_use import MemoryUse
 from traceops.core.arrays import median
 from traceops.core.claims import Claim, reason
@@ -14,6 +16,7 @@ from traceops.core.rule import Bounds, Verdict, described
 from traceops.core.units import stored
 from traceops.core.words import WINDOW
 from traceops.rules.inputs import Inputs
+from traceops.rules.shared import on_cpu
 
 
 class MemoryClaim(Claim, frozen=True):
@@ -87,7 +90,6 @@ class AsksDriver(MemoryClaim, frozen=True, kw_only=True):
 # TO-M004 and TO-M005: how torch's allocator gets on with the memory that a run needs.
 
 UNUSED = described("memory", "TO-M004")
-
 ASKS_DRIVER = described("memory", "TO-M005")
 
 
@@ -116,51 +118,32 @@ _RETRIES = 2  # one is that of a request that ended the program
 
 def judge_unused(uses: Sequence[MemoryUse]) -> Verdict:
     """TO-M004 of the rank whose reserved bytes are furthest beyond what its tensors held at once."""
-    known = [use for use in uses if use.peak and use.reserved]
+    known = [(use.reserved, use.peak, use) for use in uses if use.peak and use.reserved]
     if not known:
         return UNUSED.not_evaluated(reason("memory", "not_known"))
-    wide = [use for use in known if _much_unused(use)]
-    most = max(wide or known, key=lambda use: (use.reserved or 0) - (use.peak or 0))
-    peak, reserved = most.peak or 0, most.reserved or 0
+    wide = [one for one in known if one[0] - one[1] >= BOUNDS.unused_bytes and one[0] >= BOUNDS.unused * one[1]]
+    reserved, peak, most = max(wide or known, key=lambda one: one[0] - one[1])
     if not wide:
         return UNUSED.clear(reason("memory", "little_unused", reserved=reserved, rank=most.rank, peak=peak))
-    return UNUSED.verdict(_unused(most, sorted(use.rank for use in wide)))
-
-
-def _unused(most: MemoryUse, ranks: Sequence[int]) -> Finding:
-    peak, reserved = most.peak or 0, most.reserved or 0
-    pieces = most.pieces if (most.pieces or 0) >= _IN_PIECES else None
+    ranks = sorted(use.rank for *_, use in wide)
+    claim = Unused(rank=most.rank, reserved=reserved, peak=peak, alike=tuple(ranks) if len(ranks) > 1 else ())
+    cause = "pieces" if (most.pieces or 0) >= _IN_PIECES else None
+    if cause:
+        claim = replace(claim, pieces=100 * (most.pieces or 0))
+    evidence = [
+        Evidence(Fact.RESERVED, reserved, "B", rank=most.rank),
+        Evidence(Fact.MOST_HELD, peak, "B", rank=most.rank),
+        Evidence(Fact.RESERVED_BY_HELD, round(reserved / peak, 2), "", BOUNDS.unused, most.rank),
+    ]
     full = reserved >= _RESERVED * (most.capacity or float("inf"))
-    claim = Unused(
-        rank=most.rank,
-        reserved=reserved,
-        peak=peak,
-        pieces=None if pieces is None else 100 * pieces,
-        alike=tuple(ranks) if len(ranks) > 1 else (),
-    )
-    return UNUSED.finding(
-        "warning" if full or most.retries else "info",
-        "high",
-        claim,
-        [
-            Evidence(Fact.RESERVED, reserved, "B", rank=most.rank),
-            Evidence(Fact.MOST_HELD, peak, "B", rank=most.rank),
-            Evidence(Fact.RESERVED_BY_HELD, round(reserved / peak, 2), "", BOUNDS.unused, most.rank),
-        ],
-        ranks=ranks,
-        cause=None if pieces is None else "pieces",
-    )
-
-
-def _much_unused(use: MemoryUse) -> bool:
-    peak, reserved = use.peak or 0, use.reserved or 0
-    return reserved - peak >= BOUNDS.unused_bytes and reserved >= BOUNDS.unused * peak
+    severity: Severity = "warning" if full or most.retries else "info"
+    return UNUSED.verdict(UNUSED.finding(severity, "high", claim, evidence, ranks=ranks, cause=cause))
 
 
 def judge_driver_calls(inputs: Inputs) -> Verdict:
     """TO-M005 by the allocator's counters in an observed run, else by the calls in the recorded steps."""
     seen = [use for use in inputs.memory if use.mallocs is not None]
-    if not seen and not any(use.calls for use in inputs.memory) and not _on_gpu(inputs):
+    if not seen and not any(use.calls for use in inputs.memory) and on_cpu(inputs.run):
         return ASKS_DRIVER.not_evaluated(reason("memory", "not_observed"))
     busy = [use for use in seen if _is_retrying(use) or (use.mallocs or 0) >= _MALLOCS]
     if not seen and inputs.run.step_ms > 0:
@@ -172,10 +155,6 @@ def judge_driver_calls(inputs: Inputs) -> Verdict:
     if emptied and not any(map(_is_retrying, busy)):
         return ASKS_DRIVER.clear(reason("memory", "emptied_itself"))
     return ASKS_DRIVER.verdict(_asked(busy, inputs, observed=bool(seen)))
-
-
-def _on_gpu(inputs: Inputs) -> bool:
-    return any(times.summary.on_gpu for times in inputs.run.ranks)
 
 
 def _is_retrying(use: MemoryUse) -> bool:
@@ -197,7 +176,6 @@ def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Find
         ]
     if costs:
         evidence.append(Evidence(Fact.TIME_OF_SUCH_CALLS, stored(costs), words.unit("ms"), rank=most.rank))
-    much = observed and (retrying or _cost_much(costs, step_ms, rate))
     takes = costs if costs >= _LEAST_MS else None
     claim = AsksDriver(
         window=words is WINDOW,
@@ -209,15 +187,9 @@ def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Find
         step=step_ms,
         emptied_in=_emptied(most.rank, inputs),
     )
-    return ASKS_DRIVER.finding(
-        "warning" if much else "info",
-        "high",
-        claim,
-        evidence,
-        ranks=ranks,
-        impact_ms=None if takes is None else stored(takes),
-        cause="retries" if retrying else None,
-    )
+    severity: Severity = "warning" if observed and (retrying or _cost_much(costs, step_ms, rate)) else "info"
+    impact, cause = None if takes is None else stored(takes), "retries" if retrying else None
+    return ASKS_DRIVER.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=impact, cause=cause)
 
 
 def _cost_much(costs: float, step_ms: float, rate: float) -> bool:
@@ -232,9 +204,7 @@ def _emptied(rank: int, inputs: Inputs) -> str | None:
 
 
 NEARLY_FULL = described("memory", "TO-M001")
-
 IMBALANCE = described("memory", "TO-M002")
-
 GROWTH = described("memory", "TO-M003")
 RULES = (NEARLY_FULL, IMBALANCE, GROWTH, UNUSED, ASKS_DRIVER)
 
@@ -261,18 +231,10 @@ def _full(uses: Sequence[MemoryUse]) -> Verdict:
     full = sorted(rank for rank, part in share.items() if part >= BOUNDS.full[0])
     several = tuple(full) if len(full) > 1 else ()
     pct, bound = 100 * share[most], 100 * BOUNDS.full[0]
-    return NEARLY_FULL.verdict(
-        NEARLY_FULL.finding(
-            "warning" if share[most] >= BOUNDS.full[1] else "info",
-            "high",
-            Full(rank=most, pct=pct, peak=peak, capacity=capacity, full=several, bound=bound),
-            [
-                Evidence(Fact.PEAK, peak, "B", rank=most),
-                Evidence(Fact.OF_GPU, round(100 * share[most], 1), "%", 100 * BOUNDS.full[0], most),
-            ],
-            ranks=full,
-        )
-    )
+    severity: Severity = "warning" if share[most] >= BOUNDS.full[1] else "info"
+    claim = Full(rank=most, pct=pct, peak=peak, capacity=capacity, full=several, bound=bound)
+    evidence = [Evidence(Fact.PEAK, peak, "B", rank=most), Evidence(Fact.OF_GPU, round(pct, 1), "%", bound, most)]
+    return NEARLY_FULL.verdict(NEARLY_FULL.finding(severity, "high", claim, evidence, ranks=full))
 
 
 def _imbalance(inputs: Inputs) -> Verdict:
@@ -285,7 +247,8 @@ def _imbalance(inputs: Inputs) -> Verdict:
     if inputs.run.experts:
         return IMBALANCE.clear(reason("memory", "experts"))
     excess = {rank: _excess(use, known, inputs) for rank, use in known.items()}
-    alike = sorted(rank for rank, own in excess.items() if _is_more(*own))
+    least = BOUNDS.more_bytes
+    alike = sorted(rank for rank, (more, usual) in excess.items() if more >= max(least, BOUNDS.more * usual))
     worst = max(excess, key=lambda rank: excess[rank][0])
     if worst not in alike:
         return IMBALANCE.clear(reason("memory", "even", pct=100 * BOUNDS.more))
@@ -303,23 +266,13 @@ def _imbalance(inputs: Inputs) -> Verdict:
         what=what,
         more=extra,
     )
-    return IMBALANCE.verdict(
-        IMBALANCE.finding(
-            "warning" if tight else "info",
-            "high",
-            claim,
-            [
-                Evidence(Fact.PEAK, own, "B", rank=worst, peers=usual),
-                Evidence(Fact.MORE_MEMORY, round(100 * more / usual, 1), "%", 100 * BOUNDS.more, worst),
-            ],
-            ranks=alike,
-            cause=what if what != "stays" else None,
-        )
-    )
-
-
-def _is_more(more: float, usual: float) -> bool:
-    return more >= max(BOUNDS.more_bytes, BOUNDS.more * usual)
+    evidence = [
+        Evidence(Fact.PEAK, own, "B", rank=worst, peers=usual),
+        Evidence(Fact.MORE_MEMORY, round(100 * more / usual, 1), "%", 100 * BOUNDS.more, worst),
+    ]
+    severity: Severity = "warning" if tight else "info"
+    cause = what if what != "stays" else None
+    return IMBALANCE.verdict(IMBALANCE.finding(severity, "high", claim, evidence, ranks=alike, cause=cause))
 
 
 def _excess(use: MemoryUse, known: Mapping[int, MemoryUse], inputs: Inputs) -> tuple[float, float]:
@@ -349,7 +302,12 @@ def _what_is_more(use: MemoryUse, peers: Sequence[MemoryUse], more: float) -> tu
 def _growth(uses: Sequence[MemoryUse]) -> Verdict:
     if not any(len(use.looks) for use in uses):
         return GROWTH.not_evaluated(reason("memory", "not_observed"))
-    grown = [use for use in uses if use.growth is not None and _grows_much(use)]
+    grown = [
+        use
+        for use in uses
+        if use.growth is not None
+        and use.growth.last - use.growth.first >= max(BOUNDS.grown_bytes, _GROWN_SHARE * (use.capacity or 0))
+    ]
     if not grown:
         return GROWTH.clear(reason("memory", "steady"))
     by_line: dict[str, list[MemoryUse]] = defaultdict(list)
@@ -359,11 +317,6 @@ def _growth(uses: Sequence[MemoryUse]) -> Verdict:
     if len(told) == 1:  # ranks without a snapshot do what the others do
         by_line[told[0]] += by_line.pop("", [])
     return GROWTH.verdict(*(_grown(own) for own in by_line.values()))
-
-
-def _grows_much(use: MemoryUse) -> bool:
-    assert use.growth is not None
-    return use.growth.last - use.growth.first >= max(BOUNDS.grown_bytes, _GROWN_SHARE * (use.capacity or 0))
 
 
 def _grown(uses: Sequence[MemoryUse]) -> Finding:
@@ -378,22 +331,17 @@ def _grown(uses: Sequence[MemoryUse]) -> Finding:
     ]
     evidence += [Evidence(Fact.STAYS, own.bytes, "B", rank=most.rank, subject=own.place) for own in most.stays[:4]]
     ranks = sorted(use.rank for use in uses)
-    severity: Severity = "info" if lasts is not None and lasts > _LASTS else "warning"
-    return GROWTH.finding(
-        severity,
-        "high" if most.stays else "medium",
-        Grows(
-            ranks=tuple(ranks),
-            per_step=found.per_step,
-            first=found.first,
-            first_step=found.first_step,
-            last=found.last,
-            last_step=found.last_step,
-            left=None if lasts is None else max(lasts, 0.0),
-            place=most.stays[0].place if most.stays else None,
-            blocks=most.stays[0].blocks if most.stays else None,
-        ),
-        evidence,
-        ranks=ranks,
-        cause="line" if most.stays else None,
+    claim = Grows(
+        ranks=tuple(ranks),
+        per_step=found.per_step,
+        first=found.first,
+        first_step=found.first_step,
+        last=found.last,
+        last_step=found.last_step,
+        left=None if lasts is None else max(lasts, 0.0),
     )
+    severity: Severity = "info" if lasts is not None and lasts > _LASTS else "warning"
+    if not most.stays:
+        return GROWTH.finding(severity, "medium", claim, evidence, ranks=ranks)
+    claim = replace(claim, place=most.stays[0].place, blocks=most.stays[0].blocks)
+    return GROWTH.finding(severity, "high", claim, evidence, ranks=ranks, cause="line")

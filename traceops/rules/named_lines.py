@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 
-from msgspec import Struct, structs
+from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.across.host_difference import longer_in_function
@@ -18,13 +18,13 @@ from traceops.core.findings import SEVERITIES, Evidence, Finding, severity_of
 from traceops.core.rule import Verdict
 from traceops.core.units import stored
 from traceops.core.words import WINDOW
-from traceops.measure.host_places import BUSY_PCT, IDLE, CodePlace, FunctionTime, StackTime
+from traceops.measure.host_places import BUSY_PCT, IDLE, FunctionTime, StackTime
 from traceops.measure.recording import SLOWED
 from traceops.rules import whole_run_hosts
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND, OUTSIDE_TORCH
 from traceops.rules.idle_copies import EXPOSED_COPIES
 from traceops.rules.inputs import Inputs
-from traceops.rules.shared import IMPACT_BOUNDS, core_wait_ms, waited_for_ms
+from traceops.rules.shared import IMPACT_BOUNDS, core_wait_ms, line_of, on_cpu, waited_for_ms
 from traceops.rules.stragglers import PERSISTENTLY_LATE, SLOW_GROUP, SOMETIMES_LATE
 from traceops.rules.stragglers_claims import Late
 from traceops.rules.whole_run import UNLIKE_OVER_RUN
@@ -34,16 +34,12 @@ from traceops.rules.whole_run_machine import MACHINE
 
 
 def in_plain_steps(found: Finding, inputs: Inputs, seen_ms: float) -> Finding:
-    """The finding of a late host, told of a step without the profiler where one is known.
-
-    It is so where that step is clearly shorter, or where its host was seen to do more there than the replay saves: in
-    recorded steps the others' hosts are slow as well.
-
-    What its peers' pace saves in the replay is scaled by what the others wait in either step, as all hosts were slowed
-    alike. seen_ms: what this host was seen to do longer than its peers in steps that nothing records; that is
-    measured, and counts where it is more. Neither is more than the others wait. Ranks that nobody waits for without
-    the profiler are a remark already, and stay as they are.
-    """
+    """The finding of a late host, told of a step without the profiler where one is known, and clearly shorter, or where
+    its host was seen to do more there than the replay saves: in recorded steps the others' hosts are slow as well. What
+    its peers' pace saves in the replay is scaled by what the others wait in either step, as all hosts were slowed
+    alike. seen_ms: what this host was seen to do longer than its peers in steps that nothing records; that is measured,
+    and counts where it is more. Neither is more than the others wait. Ranks that nobody waits for without the profiler
+    are a remark already, and stay as they are."""
     undisturbed, rank = inputs.undisturbed, found.ranks[0]
     recorded_ms, waited = found.impact_ms, found.number(Fact.WAITING_FOR_IT)
     if found.severity == "info" or undisturbed is None or not recorded_ms or not waited:
@@ -54,40 +50,38 @@ def in_plain_steps(found: Finding, inputs: Inputs, seen_ms: float) -> Finding:
     saved = min(max(recorded_ms * min(waits / waited, 1.0), seen_ms), waits)
     pct = 100 * saved / undisturbed.step_ms
     severity = severity_of(pct, IMPACT_BOUNDS[0], *IMPACT_BOUNDS) or "info"
+    if saved <= recorded_ms:
+        severity = min(severity, found.severity, key=SEVERITIES.index)
     claim, message, headline = claim_of(found, Late), found.message, found.headline
     if claim is not None:  # what the others wait is of these steps then
-        headline = structs.replace(claim, steps=(), met=None, waiting=waits, waiting_on_average=None).headline()
+        headline = replace(claim, steps=(), met=None, waiting=waits, waiting_on_average=None).headline()
         message = message.replace(claim.headline(), headline, 1)
-    message += f" {PlainStep(then=undisturbed.step_ms - saved, step=undisturbed.step_ms, pct=pct).message()}"
+    plain = PlainStep(then=undisturbed.step_ms - saved, step=undisturbed.step_ms, pct=pct)
     evidence = (
         Evidence(Fact.PLAIN_STEP, stored(undisturbed.step_ms), "ms"),
         Evidence(Fact.PLAIN_SAVED, stored(saved), "ms/step", rank=rank),
         Evidence(Fact.PLAIN_WAIT, stored(waits), _PER_STEP_AND_RANK, rank=rank),
         Evidence(Fact.RECORDED, stored(recorded_ms), "ms/step", rank=rank),
     )
-    return replace(
-        found,
-        severity=severity if saved > recorded_ms else min(severity, found.severity, key=SEVERITIES.index),
-        message=message,
-        headline=headline,
-        impact_ms=stored(saved),
-        evidence=(*found.evidence, *evidence),
-    )
+    found = replace(found, severity=severity, message=message, headline=headline, impact_ms=stored(saved))
+    return _with(found, plain, evidence)
 
 
 # A host that is late by turns in light windows, and does more than its peers do over the whole run.
 
 
-def late_all_the_time(found: Finding, inputs: Inputs, seen_ms: float) -> Finding:
+def late_all_the_time(found: Finding, inputs: Inputs) -> Finding:
     """The finding of a late host, no remark where it is one only because another was later in one light window. A
-    window is six steps, in which a peer may write a checkpoint in the background. seen_ms: what this host was seen to
-    do longer than its peers, a step, in all steps that nothing records. It counts as far as the others wait."""
+    window is six steps, in which a peer may write a checkpoint in the background. What this host was seen to do longer
+    than its peers, a step, in all steps that nothing records, counts as far as the others wait."""
     undisturbed, claim = inputs.undisturbed, claim_of(found, Late)
     in_turn = claim is not None and claim.doubt is not None and claim.doubt.kind == "turns"
-    if undisturbed is None or found.severity != "info" or not in_turn:
+    if undisturbed is None or found.severity != "info" or found.cause not in ("host", "unknown") or not in_turn:
         return found
-    waits = waited_for_ms(undisturbed, found.ranks[0])
-    saved = min(seen_ms, seen_ms if waits is None else waits)
+    longer = whole_run_hosts.seen_longer(inputs, found.ranks)
+    seen = (one.more_ms if one.claimed_ms is None else one.claimed_ms for one in longer if one.rank in found.ranks)
+    waits, saved = waited_for_ms(undisturbed, found.ranks[0]), max(seen, default=0.0)
+    saved = saved if waits is None else min(saved, waits)
     severity = severity_of(100 * saved / undisturbed.step_ms, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)
     return found if severity is None else replace(found, severity=severity, confidence="medium")
 
@@ -132,34 +126,20 @@ def with_lines(verdicts: Sequence[Verdict], inputs: Inputs) -> list[Verdict]:
     """The verdicts, with lines where they are known."""
     if inputs.whole is None:
         return list(verdicts)
-    verdicts = [
-        replace(verdict, findings=tuple(_all_the_time(found, inputs) for found in verdict.findings))
-        if verdict.rule == PERSISTENTLY_LATE.id
-        else verdict
-        for verdict in verdicts
-    ]
+    verdicts = _changed(verdicts, {PERSISTENTLY_LATE.id}, lambda found: late_all_the_time(found, inputs))
     machine = [found for verdict in verdicts if verdict.rule == MACHINE.id for found in verdict.findings]
-    late = [
-        one for verdict in verdicts if verdict.rule in (*_LATE, SLOW_GROUP.id) for one in verdict.findings
-        if one.severity != "info"
-    ]  # fmt: skip
+    of_late = (verdict for verdict in verdicts if verdict.rule in (*_LATE, SLOW_GROUP.id))
+    late = [one for verdict in of_late for one in verdict.findings if one.severity != "info"]
     alone = late[0] if len(late) == 1 else None
+    return _changed(verdicts, _LATE | _CHOOSE.keys(), lambda one: _named(one, inputs, machine, alone=one is alone))
+
+
+def _changed(verdicts: Sequence[Verdict], rules: Set[str], change: Callable[[Finding], Finding]) -> list[Verdict]:
+    """The verdicts, with the findings of these rules changed."""
     return [
-        replace(
-            verdict, findings=tuple(_named(found, inputs, machine, alone=found is alone) for found in verdict.findings)
-        )
-        if verdict.rule in _LATE or verdict.rule in _CHOOSE
-        else verdict
+        replace(verdict, findings=tuple(map(change, verdict.findings))) if verdict.rule in rules else verdict
         for verdict in verdicts
     ]
-
-
-def _all_the_time(found: Finding, inputs: Inputs) -> Finding:
-    if found.severity != "info" or found.cause not in ("host", "unknown") or inputs.undisturbed is None:
-        return found
-    longer = whole_run_hosts.seen_longer(inputs, found.ranks)
-    seen = (one.more_ms if one.claimed_ms is None else one.claimed_ms for one in longer if one.rank in found.ranks)
-    return late_all_the_time(found, inputs, max(seen, default=0.0))
 
 
 def _named(found: Finding, inputs: Inputs, machine: Sequence[Finding], *, alone: bool) -> Finding:
@@ -171,26 +151,17 @@ def _named(found: Finding, inputs: Inputs, machine: Sequence[Finding], *, alone:
         found = _of_workers(found, rank, inputs)
     if not (longest := _longest(found.rule, rank, inputs)):
         return found
-    first, second = longest[0], longest[1] if len(longest) > 1 else None
-    evidence = [
-        entry
-        for one in longest
-        for entry in (
-            Evidence(Fact.HOST_IN, stored(one.ms), "ms/step", rank=rank, subject=one.place.said),
-            *_line(one.place, rank),
-        )
-    ]
-    # How long steps are in which hosts were looked at, ms, where the finding speaks of a shorter one.
     assert inputs.whole is not None
+    spends, evidence = HostSpends(rank=rank, ms=longest[0].ms, place=longest[0].place.said), list[Evidence]()
+    for one in longest:
+        evidence.append(Evidence(Fact.HOST_IN, stored(one.ms), "ms/step", rank=rank, subject=one.place.said))
+        evidence += line_of(one.place, rank)
+    if len(longest) > 1:
+        spends = replace(spends, also=longest[1].ms, also_place=longest[1].place.said)
+    # How long steps are in which hosts were looked at, ms, where the finding speaks of a shorter one.
     step_ms, typical_ms = inputs.undisturbed and inputs.undisturbed.step_ms, inputs.whole.typical_ms
-    spends = HostSpends(
-        rank=rank,
-        ms=first.ms,
-        place=first.place.said,
-        also=None if second is None else second.ms,
-        also_place=None if second is None else second.place.said,
-        typical=typical_ms if step_ms and typical_ms >= SLOWED * step_ms else None,
-    )
+    if step_ms and typical_ms >= SLOWED * step_ms:
+        spends = replace(spends, typical=typical_ms)
     return _with(found, spends, evidence)
 
 
@@ -204,7 +175,7 @@ def _of_workers(found: Finding, rank: int, inputs: Inputs) -> Finding:
     claim = WorkersIn(rank=rank, pct=work.place_pct, place=work.place.said, busy=busy)
     evidence = [Evidence(Fact.LOADER_WORKERS_BUSY, round(work.busy_pct, 1), "%", rank=rank)]
     evidence.append(Evidence(Fact.WORKERS_IN, round(work.place_pct, 1), "%", rank=rank, subject=work.place.said))
-    return _with(found, claim, [*evidence, *_line(work.place, rank)])
+    return _with(found, claim, [*evidence, *line_of(work.place, rank)])
 
 
 def _late(found: Finding, inputs: Inputs, machine: Sequence[Finding], *, alone: bool) -> Finding:
@@ -277,12 +248,6 @@ def _with(found: Finding, more: Claim | str, evidence: Sequence[Evidence]) -> Fi
     return replace(found, message=f"{found.message} {said}", evidence=(*found.evidence, *evidence))
 
 
-def _line(place: CodePlace, rank: int | None) -> list[Evidence]:
-    if not place.text:
-        return []
-    return [Evidence(Fact.LINE, place.text, rank=rank, file=place.file, line=max(place.line, 1))]
-
-
 _CHOOSE: dict[str, Callable[[FunctionTime], bool]] = {
     HOST_BOUND.id: lambda one: not one.waits and one.does != "input",
     OUTSIDE_TORCH.id: lambda one: not one.waits and one.does != "input",
@@ -313,12 +278,7 @@ def with_stacks(verdicts: Sequence[Verdict], inputs: Inputs) -> list[Verdict]:
     """The verdicts, with functions where they are known; what samples of hosts name is left as it is."""
     if not any(rank.stacks for rank in inputs.ranks):
         return list(verdicts)
-    return [
-        replace(verdict, findings=tuple(_with_function(found, inputs) for found in verdict.findings))
-        if verdict.rule in _LATE or verdict.rule in _IDLE
-        else verdict
-        for verdict in verdicts
-    ]
+    return _changed(verdicts, _LATE | _IDLE.keys(), lambda found: _with_function(found, inputs))
 
 
 def _with_function(found: Finding, inputs: Inputs) -> Finding:
@@ -335,26 +295,19 @@ def _is_late(found: Finding, inputs: Inputs) -> Finding:
         return found
     if (one := longer_in_function(run, own, sometimes=sometimes)) is None:
         return found
-    seen = one.peers_ms >= 0.005 * one.ms  # short calls are not kept, nor what is little of all steps
-    on_gpu = any(times.summary.on_gpu for times in run.ranks)
-    claim = InFunction(
-        window=run.step_words is WINDOW,
-        rank=one.rank,
-        place=one.said,
-        ms=one.ms,
-        sometimes=sometimes,
-        others=one.peers_ms if seen else None,
-        under=None if seen else one.unseen_ms,
-        idle=one.idle_ms if on_gpu else None,
-    )
+    window, rank = run.step_words is WINDOW, one.rank
+    claim = InFunction(window=window, rank=rank, place=one.said, ms=one.ms, sometimes=sometimes)
+    # short calls are not kept, nor what is little of all steps
+    seen = {"others": one.peers_ms} if one.peers_ms >= 0.005 * one.ms else {"under": one.unseen_ms}
     unit = _IN_THESE_STEPS if sometimes else run.step_words.unit("ms")
     evidence = [
-        Evidence(Fact.REASON, f"in {one.said}", rank=one.rank),
-        Evidence(Fact.HOST_IN, stored(one.ms), unit, rank=one.rank, peers=stored(one.peers_ms), subject=one.said),
+        Evidence(Fact.REASON, f"in {one.said}", rank=rank),
+        Evidence(Fact.HOST_IN, stored(one.ms), unit, rank=rank, peers=stored(one.peers_ms), subject=one.said),
     ]
-    if on_gpu:
-        evidence.append(Evidence(Fact.ITS_DEVICE_IDLE_MEANWHILE, stored(one.idle_ms), unit, rank=one.rank))
-    return _with(found, claim, evidence)
+    if not on_cpu(run):
+        claim = replace(claim, idle=one.idle_ms)
+        evidence.append(Evidence(Fact.ITS_DEVICE_IDLE_MEANWHILE, stored(one.idle_ms), unit, rank=rank))
+    return _with(found, replace(claim, **seen), evidence)
 
 
 def _idle(found: Finding, inputs: Inputs) -> Finding:
@@ -367,11 +320,9 @@ def _idle(found: Finding, inputs: Inputs) -> Finding:
     for one in times.summary.stacks:
         if about.can_be(one):
             held[one.said] = held.get(one.said, 0.0) + mean_ms(one.idle_ns[at][times.typical])
-    said = max(held, key=lambda said: held[said], default=None)
-    if said is None or held[said] < max(_LEAST_PCT / 100 * times.step_ms, _LEAST_SHARE * whole_ms):
+    place = max(held, key=lambda said: held[said], default=None)
+    if place is None or held[place] < max(_LEAST_PCT / 100 * times.step_ms, _LEAST_SHARE * whole_ms):
         return found
-    return _with(
-        found,
-        IdleIn(rank=times.summary.rank, place=said, ms=held[said], of=whole_ms, bucket=about.bucket),
-        [Evidence(Fact.HOST_IN, stored(held[said]), words.unit("ms"), rank=rank, subject=said)],
-    )
+    claim = IdleIn(rank=times.summary.rank, place=place, ms=held[place], of=whole_ms, bucket=about.bucket)
+    evidence = Evidence(Fact.HOST_IN, stored(held[place]), words.unit("ms"), rank=rank, subject=place)
+    return _with(found, claim, [evidence])

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec.structs import replace
 
+from traceops.across.communication import call_times
 from traceops.across.cross_rank import CrossRank
 from traceops.across.links import busbw_gbs, collective_bytes
 from traceops.across.match import Collective
@@ -29,14 +30,16 @@ from traceops.rules.shared import (
     MOST_OUT_OF_STEP_PCT,
     WAITS_PCT,
     main_role,
+    on_cpu,
     out_of_step_pct,
     role_evidence,
     transfer_by_role,
 )
 
-# TO-O002: collectives that are too small for their link, or more than their bytes need.
-
+EXPOSED = described("overlap", "TO-O001")
 SMALL_COLLECTIVES = described("overlap", "TO-O002")
+LATE_START = described("overlap", "TO-O003")
+RULES = (EXPOSED, SMALL_COLLECTIVES, LATE_START)
 
 _SMALL_BYTES = 4_000_000
 _FAR_BELOW = 0.25  # of what the link gives or else the group's best: then latency sets the time
@@ -54,6 +57,8 @@ class OverlapBounds(Bounds, frozen=True):
 
 BOUNDS = OverlapBounds()
 
+# TO-O002: collectives that are too small for their link, or more than their bytes need.
+
 
 def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms: float | None = None) -> Verdict:
     """TO-O002: many collectives whose time latency sets, as far as their transfer is exposed."""
@@ -61,33 +66,27 @@ def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms:
         return SMALL_COLLECTIVES.not_evaluated(reason("overlap", "none_matched"))
     if not (sized := [c for c in run.matching.collectives if collective_bytes(c)]):
         return SMALL_COLLECTIVES.not_evaluated(reason("overlap", "sizes_unknown"))
+    if (basis := overlap_gain.basis_of(run, undisturbed, host_ms)) is None:
+        return SMALL_COLLECTIVES.not_evaluated(reason("overlap", "no_step"))
     small, steps = _of_typical_steps(run, _small_ones(run, sized))
     members: dict[int, list[int]] = defaultdict(list)
     for collective in small:
         for rank, _ in collective.members:
             members[rank].append(collective.transfer_ns)
-    basis = overlap_gain.basis_of(run, undisturbed, host_ms)
     if not members:
         clear = SMALL_COLLECTIVES.clear(reason("overlap", "none_small", mb=_SMALL_BYTES / 1e6))
         return _judge_calls(run, basis) or clear
-    most = max(members.values(), key=sum)
-    words = run.step_words
+    most, words, step = max(members.values(), key=sum), run.step_words, basis.step_ms
     count, total_ms = len(most) / steps, sum(most) / 1e6 / steps
-    step, cost = (run.step_ms, 0.0) if basis is None else (basis.step_ms, min(total_ms, basis.exposed_ms))
-    left = None if basis is None else basis.left_ms
-    gain = overlap_gain.gain_of(run, cost, in_time=basis is not None and basis.in_time, left_ms=left)
+    cost = min(total_ms, basis.exposed_ms)
+    gain = basis.gain(run, cost)
     share, of_step = (100.0 * ms / step if step else 0.0 for ms in (cost, total_ms))
     severity = _small_severity(share, of_step, gain, step) if count >= overlap_gain.MANY else None
     if severity is None:
-        numbers = {
-            "count": f"{count:.0f}",
-            "share": f"{share:.1f}",
-            "many": overlap_gain.MANY,
-            "bound": BOUNDS.small_pct[0],
-        }
-        little = reason("overlap", "small_cost_little", **numbers, window=words is WINDOW)
-        return _judge_calls(run, basis) or SMALL_COLLECTIVES.clear(little)
-    size = _median_bytes(small)
+        numbers = {"share": f"{share:.1f}", "bound": BOUNDS.small_pct[0], "window": words is WINDOW}
+        why = reason("overlap", "small_cost_little", count=f"{count:.0f}", many=overlap_gain.MANY, **numbers)
+        return _judge_calls(run, basis) or SMALL_COLLECTIVES.clear(why)
+    size = median([collective_bytes(one) or 0 for one in small])
     claim = overlap_gain.ManySmall(
         window=words is WINDOW,
         count=count,
@@ -95,7 +94,7 @@ def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms:
         takes=total_ms,
         exposed=cost,
         pct=share,
-        recorded=basis.recorded if basis else None,
+        recorded=basis.recorded,
         free=overlap_gain.free_transfer(gain),
     )
     evidence = [
@@ -104,16 +103,12 @@ def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms:
         Evidence(Fact.MEDIAN_SIZE, int(size), "bytes", _SMALL_BYTES),
         Evidence(Fact.EXPOSED_PCT, round(share, 1), "%", BOUNDS.small_pct[0]),
         *overlap_gain.gain_evidence(gain, words),
+        *basis.evidence(words),
     ]
-    if basis is not None:
-        evidence += basis.evidence(words)
+    ranks, impact = sorted(members), stored(gain.ms)
     return SMALL_COLLECTIVES.verdict(
-        SMALL_COLLECTIVES.finding(severity, "high", claim, evidence, ranks=sorted(members), impact_ms=stored(gain.ms))
+        SMALL_COLLECTIVES.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=impact)
     )
-
-
-def _median_bytes(collectives: Sequence[Collective]) -> float:
-    return median([collective_bytes(one) or 0 for one in collectives])
 
 
 def _small_severity(share: float, of_step: float, gain: overlap_gain.Gain, step: float) -> Severity | None:
@@ -131,34 +126,34 @@ def _small_ones(run: CrossRank, sized: Sequence[Collective]) -> list[Collective]
     for group in best:
         link = run.reference(group)
         best[group] = max(best[group], link.busbw_gbs if link else 0.0)
-    return [c for c in sized if _is_small(c, best[c.group])]
+    small = []
+    for collective in sized:
+        size, gbs, of_link = collective_bytes(collective) or 0, busbw_gbs(collective), best[collective.group]
+        if size < _SMALL_BYTES and (gbs is None or of_link <= 0 or gbs < _FAR_BELOW * of_link or size < 64_000):
+            small.append(collective)
+    return small
 
 
-def _judge_calls(run: CrossRank, basis: overlap_gain.Basis | None) -> Verdict | None:
+def _judge_calls(run: CrossRank, basis: overlap_gain.Basis) -> Verdict | None:
     """TO-O002 of few or larger calls: only where the run's own show that calls cost more than their bytes."""
-    calls = None if basis is None else overlap_gain.calls_of(run, basis.exposed_ms)
-    if calls is None or basis is None or calls.saved_ms <= 0 or basis.step_ms <= 0:
+    if (times := call_times(run)) is None or basis.step_ms <= 0:
         return None
+    calls = overlap_gain.Calls(times, basis.exposed_ms)
     share = 100.0 * calls.saved_ms / basis.step_ms
-    if (severity := severity_of(share, *BOUNDS.small_pct)) is None:
+    severity = severity_of(share, *BOUNDS.small_pct)
+    if severity is None or calls.saved_ms <= 0:
         return None
-    gain = overlap_gain.gain_of(run, calls.saved_ms, in_time=basis.in_time, left_ms=basis.left_ms)
+    gain, words = basis.gain(run, calls.saved_ms), run.step_words
     severity = overlap_gain.graded(severity, gain, basis.step_ms, BOUNDS.small_pct)
-    words = run.step_words
+    evidence = [
+        *calls.evidence(words),
+        Evidence(Fact.EXPOSED_PCT, round(share, 1), "%", BOUNDS.small_pct[0]),
+        *overlap_gain.gain_evidence(gain, words),
+        *basis.evidence(words),
+    ]
+    claim, ranks = calls.claim(words, basis.recorded), sorted(times.summary.rank for times in run.ranks)
     return SMALL_COLLECTIVES.verdict(
-        SMALL_COLLECTIVES.finding(
-            severity,
-            "high",
-            calls.claim(words, basis.recorded),
-            [
-                *calls.evidence(words),
-                Evidence(Fact.EXPOSED_PCT, round(share, 1), "%", BOUNDS.small_pct[0]),
-                *overlap_gain.gain_evidence(gain, words),
-                *basis.evidence(words),
-            ],
-            ranks=sorted(times.summary.rank for times in run.ranks),
-            impact_ms=stored(gain.ms),
-        )
+        SMALL_COLLECTIVES.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=stored(gain.ms))
     )
 
 
@@ -176,16 +171,6 @@ def _of_typical_steps(run: CrossRank, small: Sequence[Collective]) -> tuple[list
             kept.append(one)
     return kept, int(run.ranks[0].typical.sum())
 
-
-def _is_small(collective: Collective, best_gbs: float) -> bool:
-    size, gbs = collective_bytes(collective) or 0, busbw_gbs(collective)
-    return size < _SMALL_BYTES and (gbs is None or best_gbs <= 0 or gbs < _FAR_BELOW * best_gbs or size < 64_000)
-
-
-EXPOSED = described("overlap", "TO-O001")
-
-LATE_START = described("overlap", "TO-O003")
-RULES = (EXPOSED, SMALL_COLLECTIVES, LATE_START)
 
 _UNMATCHED_BOUND = 0.2  # share of exposed communication beyond which nothing is claimed
 _LATE_SHARE = 0.9  # of the gradients' transfer after the end of backward
@@ -221,16 +206,9 @@ def judge_exposed(run: CrossRank, undisturbed: Undisturbed | None = None, host_m
         return EXPOSED.not_evaluated(reason("overlap", "no_step"))
     shares, middle, impact = basis.shares, basis.pct, basis.exposed_ms
     if (severity := severity_of(middle, *BOUNDS.exposed_pct)) is None:
-        return EXPOSED.clear(
-            reason(
-                "overlap",
-                "little_exposed",
-                share=f"{middle:.1f}",
-                bound=BOUNDS.exposed_pct[0],
-                window=run.unit == "window",
-            )
-        )
-    gain = overlap_gain.gain_of(run, impact, in_time=basis.in_time, left_ms=basis.left_ms)
+        numbers = {"share": f"{middle:.1f}", "bound": BOUNDS.exposed_pct[0], "window": run.unit == "window"}
+        return EXPOSED.clear(reason("overlap", "little_exposed", **numbers))
+    gain = basis.gain(run, impact)
     severity = overlap_gain.graded(severity, gain, basis.step_ms, BOUNDS.exposed_pct)
     worst = max(shares, key=lambda rank: shares[rank])
     overlap = [t.summary.breakdown.overlap_pct for t in run.ranks if t.summary.breakdown.overlap_pct is not None]
@@ -257,11 +235,8 @@ def judge_exposed(run: CrossRank, undisturbed: Undisturbed | None = None, host_m
         recorded=basis.recorded,
         free=overlap_gain.free_transfer(gain),
     )
-    return EXPOSED.verdict(
-        EXPOSED.finding(
-            severity, "high", claim, evidence, ranks=sorted(shares), impact_ms=stored(gain.ms), role=main_role(by_role)
-        )
-    )
+    ranks, impact, role = sorted(shares), stored(gain.ms), main_role(by_role)
+    return EXPOSED.verdict(EXPOSED.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=impact, role=role))
 
 
 def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms: float | None = None) -> Verdict:
@@ -296,19 +271,11 @@ def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None, hos
     share = 100.0 * cost / step if step else 0.0
     severity, words = severity_of(share, *BOUNDS.late_pct), run.step_words
     if late < _LATE_SHARE or severity is None:
-        return LATE_START.clear(
-            reason(
-                "overlap",
-                "in_backward",
-                late=f"{100 * late:.0f}",
-                least=100 * _LATE_SHARE,
-                share=f"{share:.1f}",
-                bound=BOUNDS.late_pct[0],
-                window=words is WINDOW,
-            )
-        )
+        numbers = {"share": f"{share:.1f}", "bound": BOUNDS.late_pct[0], "window": words is WINDOW}
+        why = reason("overlap", "in_backward", late=f"{100 * late:.0f}", least=100 * _LATE_SHARE, **numbers)
+        return LATE_START.clear(why)
     hides = median([times.mean_ms("compute") for times in run.ranks])
-    gain = overlap_gain.gain_of(run, min(cost, hides), in_time=basis.in_time, left_ms=basis.left_ms)
+    gain = basis.gain(run, min(cost, hides))
     severity = overlap_gain.graded(severity, gain, step, BOUNDS.late_pct)
     claim = overlap_gain.StartsLate(
         window=words is WINDOW,
@@ -329,22 +296,16 @@ def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None, hos
         *overlap_gain.gain_evidence(gain, words),
         *basis.evidence(words),
     ]
+    ranks = [times.summary.rank for times in run.ranks]
     return LATE_START.verdict(
-        LATE_START.finding(
-            severity,
-            "high",
-            claim,
-            evidence,
-            ranks=[times.summary.rank for times in run.ranks],
-            impact_ms=stored(gain.ms),
-        )
+        LATE_START.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=stored(gain.ms))
     )
 
 
 def waited_pct(inputs: Inputs) -> float:
     """Percent of the recorded steps in which the median rank wants a core; 0 where GPUs exchange by themselves."""
     run = inputs.run
-    if any(times.summary.on_gpu for times in run.ranks) and not run.through_host:
+    if not on_cpu(run) and not run.through_host:
         return 0.0
     waits = recorded_waits(inputs.observed)
     told = [waits[rank].beside_pct if rank in waits else 0.0 for rank in (t.summary.rank for t in run.ranks)]

@@ -192,12 +192,9 @@ def free_transfer(gain: Gain) -> FreeTransfer | None:
 
 def gain_evidence(gain: Gain, words: StepWords) -> tuple[Evidence, ...]:
     """The same as proof: the impact of the finding, and what may come on top."""
-    best = (
-        ()
-        if gain.best_ms is None
-        else (Evidence(Fact.SAVED_WITHOUT_IT_AND_NO_HOST_LATE, stored(gain.best_ms), words.unit("ms")),)
-    )
-    return (Evidence(Fact.SAVED_WITHOUT_IT, stored(gain.ms), words.unit("ms")), *best) if gain.replayed else ()
+    named = ((Fact.SAVED_WITHOUT_IT, gain.ms), (Fact.SAVED_WITHOUT_IT_AND_NO_HOST_LATE, gain.best_ms))
+    known = [(fact, ms) for fact, ms in named if ms is not None and gain.replayed]
+    return tuple(Evidence(fact, stored(ms), words.unit("ms")) for fact, ms in known)
 
 
 _UNMATCHED = 0.2  # of the exposed communication of a light window: beyond that it does not tell transfer from waiting
@@ -227,6 +224,10 @@ class Basis(Struct, frozen=True):
     def recorded(self) -> Recorded | None:
         """What the traces show, where that is another step."""
         return None if self.recorded_ms is None else Recorded(exposed=self.recorded_ms, step=self.recorded_step_ms)
+
+    def gain(self, run: CrossRank, ms: float) -> Gain:
+        """What this step gains without `ms` of transfer."""
+        return gain_of(run, ms, in_time=self.in_time, left_ms=self.left_ms)
 
     def evidence(self, words: StepWords) -> tuple[Evidence, ...]:
         """The same as numbers."""
@@ -321,12 +322,6 @@ class Calls(Struct, frozen=True):
             Evidence(Fact.OWN_TIME_PER_CALL, stored(times.fixed_ms or 0.0), "ms"),
             Evidence(Fact.WITH_FEWEST_CALLS, stored(times.in_fewest_ms or 0.0), words.unit("ms")),
         )
-
-
-def calls_of(run: CrossRank, exposed_ms: float) -> Calls | None:
-    """None where no call of gradients has a size."""
-    times = call_times(run)
-    return None if times is None else Calls(times, exposed_ms)
 
 
 # What TO-O001 says of the collectives that carry it: how many they are, where in the step, and in how many passes.

@@ -142,17 +142,11 @@ def judge_uneven(run: CrossRank) -> Verdict:
     if severity is None:
         return UNEVEN_STAGES.clear(_little("even_stages", words, 100 * saved / step, BOUNDS.even_pct))
     moved = 100 * (1 - worst.mean_work / worst.slowest.work)
-    claim = replace(
-        _uneven(worst, words),
-        way="shared" if at_pace is None else "pace",
-        step=step / 1e6,
-        then=(step - saved) / 1e6,
-        pct=100 * saved / step,
-        slower=slower,
-        moved=None if slower is not None else moved,
-        faster=() if slower is not None else _faster(worst),
-    )
-    kept = Fact.SAVED_BY_EVEN_STAGES if at_pace is None else Fact.SAVED_AT_THE_OTHERS_PACE
+    way, kept = ("shared", Fact.SAVED_BY_EVEN_STAGES) if at_pace is None else ("pace", Fact.SAVED_AT_THE_OTHERS_PACE)
+    then, pct = (step - saved) / 1e6, 100 * saved / step
+    claim = replace(_uneven(worst, words), way=way, step=step / 1e6, then=then, pct=pct, slower=slower)
+    if slower is None:
+        claim = replace(claim, moved=moved, faster=_faster(worst))
     rank = worst.slowest.rank
     evidence = [
         *_saved_and_work(kept, worst, saved, step, words),
@@ -358,32 +352,20 @@ def judge_late(
         not times.summary.on_gpu and times.summary.rank not in waits.of_rank for times in run.ranks
     )
     waiting, shown = _mean(worst, "late"), recorded[known.index(worst)]
-    as_shown = worst is shown  # else how much of its room each rank's waiting takes is not known
-    most = max(worst.stages, key=lambda stage: stage.late)
-    claim = LateSend(
-        window=words is WINDOW,
-        waiting=waiting / 1e6,
-        pct=share,
-        rank=most.rank if as_shown else None,
-        most=most.late / 1e6 if as_shown else None,
-        plain=None if as_shown else worst.stages[0].step / 1e6,
-        recorded=None if as_shown else _mean(shown, "late") / 1e6,
-        recorded_step=None if as_shown else run.step_ms,
-        unknown_cores=starved,
-    )
+    claim = LateSend(window=words is WINDOW, waiting=waiting / 1e6, pct=share, unknown_cores=starved)
+    if worst is shown:
+        most = max(worst.stages, key=lambda stage: stage.late)
+        claim = replace(claim, rank=most.rank, most=most.late / 1e6)
+    else:  # how much of its room each rank's waiting takes is not known
+        plain, recorded_ms = worst.stages[0].step / 1e6, _mean(shown, "late") / 1e6
+        claim = replace(claim, plain=plain, recorded=recorded_ms, recorded_step=run.step_ms)
     evidence = [
         Evidence(Fact.WAITS_FOR_LATE_SENDS, _ms(stage.late), words.unit("ms"), rank=stage.rank)
         for stage in worst.stages
     ]
+    severity, ranks = "info" if starved else severity, worst.pipeline.ranks
     return LATE_SENDS.verdict(
-        LATE_SENDS.finding(
-            "info" if starved else severity,
-            "medium",
-            claim,
-            evidence,
-            ranks=worst.pipeline.ranks,
-            impact_ms=_ms(waiting),
-        )
+        LATE_SENDS.finding(severity, "medium", claim, evidence, ranks=ranks, impact_ms=_ms(waiting))
     )
 
 
@@ -409,10 +391,8 @@ def _mean(bubble: Bubble, what: str) -> float:
 
 
 def _share(bubble: Bubble, what: str) -> float:
-    def of(stage: StageTimes) -> float:
-        return float(getattr(stage, what)) / stage.step if stage.step else 0.0
-
-    return sum(map(of, bubble.stages)) / len(bubble.stages)
+    shares = (float(getattr(stage, what)) / stage.step for stage in bubble.stages if stage.step)
+    return sum(shares) / len(bubble.stages)
 
 
 def _ms(ns: float) -> float:

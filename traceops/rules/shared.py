@@ -17,6 +17,7 @@ from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
 from traceops.core.units import stored
 from traceops.core.words import ROLES, Role, StepWords
+from traceops.measure.host_places import CodePlace
 from traceops.rules.inputs import Inputs
 
 IMPACT_BOUNDS = (10.0, 20.0)  # percent of the step: warning, error
@@ -90,6 +91,12 @@ def crowded_peers_pct(use: MachineUse, uses: tuple[MachineUse, ...]) -> float:
     return statistics.median(known) if known else 0.0
 
 
+def line_of(place: CodePlace, rank: int | None = None) -> list[Evidence]:
+    """The line of the program at a place, where its text is known."""
+    line = Evidence(Fact.LINE, place.text, rank=rank, file=place.file, line=max(place.line, 1))
+    return [line] if place.text else []
+
+
 # The kind of parallelism that a finding is about.
 
 _LEAST_MS = 0.01
@@ -97,7 +104,7 @@ _LEAST_MS = 0.01
 
 def late_in(run: CrossRank, rank: int) -> Role | UnsetType:
     """The role in which the others first wait for a rank."""
-    if run.replay is None or run.replay is None:
+    if run.replay is None:
         return UNSET
     late = {straggler.rank for straggler in run.replay.stragglers.found}
     peers = [peer for peer in run.replay.graph.peers(rank) if peer not in late]

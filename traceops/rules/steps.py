@@ -18,7 +18,7 @@ from traceops.across.run_use import beyond_peers, core_waits
 from traceops.core.arrays import median
 from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
-from traceops.core.findings import Evidence, Severity, severity_of
+from traceops.core.findings import Confidence, Evidence, Severity, severity_of
 from traceops.core.rule import Bounds, Verdict, described
 from traceops.core.units import stored
 from traceops.measure.host import ExtraRegion
@@ -26,6 +26,7 @@ from traceops.measure.ledger import OWN_BUCKETS
 from traceops.measure.steps import spells, typical_steps
 from traceops.measure.summary import numbered_steps
 from traceops.rules.inputs import Inputs
+from traceops.rules.shared import on_cpu
 from traceops.traces.run_manifest import StepKinds, manifest_ranks, step_kinds
 
 
@@ -205,31 +206,19 @@ def second_kind(inputs: Inputs, recorded: int) -> SecondKind | None:
     kinds, run = step_kinds(inputs.manifest), inputs.run
     if kinds is None or not kinds.may_be(run.unlike, recorded):
         return None
-    longer = float(np.mean([_grows(times, run.unlike, times.duration) for times in run.ranks]))
-    own = min(_own(times, run.unlike) for times in run.ranks)
-    left = longer - own - _held_ns(inputs)
-    return SecondKind(kinds, min(max(left / longer, 0.0), 1.0) if longer > 0 else 0.0)
-
-
-def _own(times: RankTimes, steps: tuple[int, ...]) -> float:
-    """What the rank itself does more in these steps, ns."""
-    others = sum(_grows(times, steps, times.buckets[name]) for name in _NOT_ITS)
-    return _grows(times, steps, times.duration) - others
+    grows = [_grows(times, run.unlike, times.duration) for times in run.ranks]
+    longer, held, ranks = float(np.mean(grows)), 0.0, [times.summary.rank for times in run.ranks]
+    others = (sum(_grows(times, run.unlike, times.buckets[name]) for name in _NOT_ITS) for times in run.ranks)
+    own = min(more - not_its for more, not_its in zip(grows, others, strict=True))
+    if on_cpu(run):  # what a rank without a GPU waits for a core beyond its peers is the machine's doing
+        waits = core_waits(inputs.observed)
+        held = max(float(beyond_peers(waits, r, [o for o in ranks if o != r], run.unlike).sum()) for r in ranks)
+    return SecondKind(kinds, min(max((longer - own - held) / longer, 0.0), 1.0) if longer > 0 else 0.0)
 
 
 def _grows(times: RankTimes, steps: tuple[int, ...], took: np.typing.NDArray[np.int64]) -> float:
     odd = np.isin(times.summary.step_numbers, steps)
     return float((took[odd] - float(took[times.typical].mean())).sum()) if times.typical.any() else 0.0
-
-
-def _held_ns(inputs: Inputs) -> float:
-    """What a rank without a GPU waits for a core in these steps beyond its peers: the machine's doing."""
-    run: CrossRank = inputs.run
-    if any(times.summary.on_gpu for times in run.ranks):
-        return 0.0
-    waits, ranks = core_waits(inputs.observed), [times.summary.rank for times in run.ranks]
-    more = [beyond_peers(waits, rank, [o for o in ranks if o != rank], run.unlike) for rank in ranks]
-    return float(max(own.sum() for own in more))
 
 
 UNLIKE_STEPS = described("steps", "TO-T001")
@@ -281,20 +270,13 @@ def judge(inputs: Inputs) -> list[Verdict]:
     elif share >= _MOST_OF_TIME and len(every) >= _SEVERAL and run.unlike[0] > min(every):
         # a clean bill beside it would be of the lesser part
         severity = "info" if odd.once or odd.cause in _EXPLAINED else "warning"
-    return [
-        UNLIKE_STEPS.verdict(
-            UNLIKE_STEPS.finding(
-                severity,
-                "high" if odd.region else "medium",
-                _claim(odd, seen_often=seen_often),
-                _evidence(odd, impact),
-                ranks=[times.summary.rank for times in run.ranks],
-                steps=odd.run.unlike,
-                impact_ms=impact,
-                cause=odd.cause,
-            )
-        )
-    ]
+    confidence: Confidence = "high" if odd.region else "medium"
+    claim, evidence = _claim(odd, seen_often=seen_often), _evidence(odd, impact)
+    ranks, steps = [times.summary.rank for times in run.ranks], odd.run.unlike
+    found = UNLIKE_STEPS.finding(
+        severity, confidence, claim, evidence, ranks=ranks, steps=steps, impact_ms=impact, cause=odd.cause
+    )
+    return [UNLIKE_STEPS.verdict(found)]
 
 
 def _without_catching_up(run: CrossRank, first: int) -> CrossRank:

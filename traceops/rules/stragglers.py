@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 
-import numpy as np
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.lateness import least_share
@@ -20,14 +19,14 @@ from traceops.across.undisturbed import Undisturbed
 from traceops.core.arrays import median
 from traceops.core.claims import reason
 from traceops.core.facts import Fact
-from traceops.core.findings import Confidence, Evidence, Finding, Severity, severity_of
+from traceops.core.findings import Evidence, Finding, Severity, severity_of
 from traceops.core.rank_text import ranks_text
 from traceops.core.rule import Rule, Verdict, described
 from traceops.core.units import stored
 from traceops.core.words import WINDOW
 from traceops.measure.steps import spells
 from traceops.rules.inputs import Inputs
-from traceops.rules.shared import IMPACT_BOUNDS
+from traceops.rules.shared import IMPACT_BOUNDS, on_cpu
 from traceops.rules.stragglers_claims import Doubt, LateBehindLoading, Slower, shared_place
 from traceops.rules.stragglers_conditions import (
     BURST_PCT,
@@ -52,15 +51,7 @@ from traceops.rules.stragglers_conditions import (
     uncertain,
     without_a_known_core,
 )
-from traceops.rules.stragglers_findings import (
-    clear_text,
-    finding_of,
-    grown_evidence,
-    mean_over,
-    only_waited_for,
-    steps_text,
-    waiting_ms,
-)
+from traceops.rules.stragglers_findings import clear_text, finding_of, grown_evidence, only_waited_for, steps_text
 
 _MOST_OF_WAITING = 0.75  # that must be for the group
 _UNEVEN = 1.5  # times the least of them: from there on one number does not tell what they take longer
@@ -68,11 +59,7 @@ SLOW_GROUP = described("late", "TO-S003")
 
 
 def judge_group(
-    run: ComparedRun,
-    slowdown: float | None,
-    uncertain: str,
-    waits: CoreWaits | None = None,
-    named: Collection[int] = (),
+    run: ComparedRun, slowdown: float | None, uncertain: str, waits: CoreWaits, named: Collection[int]
 ) -> Verdict:
     """TO-S003, a finding for each cause. uncertain: why no rank may be cleared, '' where none. waits: what the ranks
     waited for a core in the recorded steps. named: whom TO-S001 would name above info."""
@@ -86,14 +73,15 @@ def judge_group(
     found, unsure, spared = list[Finding](), list[str](), list[str]()
     for group in slow.groups:
         saved = run.replay.what_if.mean_ns(group.saved)
-        wanted = _in_want_of_cores(run, group, waits or CoreWaits())
         little = severity_of(100 * saved / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS) is None
-        if little and not _has_more_work(group, slow.waited / step):
+        # The others may wait long for a group with more work, though even shares of it save little.
+        more_work = group.compared is not None and group.compared.kind == "more_work"
+        if little and not (more_work and 100 * slow.waited / step >= IMPACT_BOUNDS[0]):
             numbers = {"saved": f"{saved / 1e6:.2f}", "step": f"{step / 1e6:.2f}", "bound": IMPACT_BOUNDS[0]}
             spared.append(reason("late", "group_saves_little", who=_who(group.ranks), **numbers))
         elif group.chance > CHANCE or 2 * len(group.late) <= len(group.longer):
             unsure.append(reason("late", "group_chance", who=_who(group.ranks), few=_few(run, len(group.longer))))
-        elif (wanted > 0).any() and not _late_by_itself(run, group, wanted):
+        elif _late_for_cores(run, group, waits):
             unsure.append(reason("late", "group_wants_cores", who=_who(group.ranks)))
         else:
             plain = len(set(named) & set(group.ranks)) >= LEAST_RANKS
@@ -102,35 +90,22 @@ def judge_group(
     return SLOW_GROUP.verdict(*found, not_evaluated="" if found else "; ".join(unsure), clear="; ".join(spared))
 
 
-def _has_more_work(group: SlowGroup, waited: float) -> bool:
-    """Whether the others wait for it long enough, a part of the step, though even shares of its work save little."""
-    more = group.compared is not None and group.compared.kind == "more_work"
-    return more and 100 * waited >= IMPACT_BOUNDS[0]
-
-
-def _in_want_of_cores(run: ComparedRun, group: SlowGroup, waits: CoreWaits) -> NDArray[np.float64]:
-    """What the group's median rank, without a GPU, waits for a core in each step beyond the others, ns."""
-    steps = run.replay.lateness.steps
-    if any(times.summary.on_gpu for times in run.ranks):
-        return np.zeros(len(steps))
-    each = [beyond_peers(waits, rank, group.peers, steps) for rank in group.ranks]
-    wanted: NDArray[np.float64] = median(each, axis=0)
-    return wanted
-
-
-def _late_by_itself(run: ComparedRun, group: SlowGroup, wanted: NDArray[np.float64]) -> bool:
-    """Whether a group would be slower with cores enough, in most steps and by so much that it matters."""
-    step = run.replay.stragglers.step_ns
-    own = group.saved - wanted
+def _late_for_cores(run: ComparedRun, group: SlowGroup, waits: CoreWaits) -> bool:
+    """Whether a group without a GPU, with cores enough, would be slower in few steps, or by too little to matter."""
+    steps, step = run.replay.lateness.steps, run.replay.stragglers.step_ns
+    if not on_cpu(run):
+        return False
+    wanted = median([beyond_peers(waits, rank, group.peers, steps) for rank in group.ranks], axis=0)
     still = group.longer - wanted >= LATE_STEP * median(step)
-    return bool(still.mean() > 0.5) and float(own.mean()) >= IMPACT_BOUNDS[0] / 100 * float(step.mean())
+    left = float((group.saved - wanted).mean())
+    by_itself = still.mean() > 0.5 and left >= IMPACT_BOUNDS[0] / 100 * float(step.mean())
+    return bool((wanted > 0).any()) and not by_itself
 
 
-def _doubt(run: ComparedRun, group: SlowGroup, slowdown: float | None, waits: CoreWaits | None) -> Doubt | None:
+def _doubt(run: ComparedRun, group: SlowGroup, slowdown: float | None, waits: CoreWaits) -> Doubt | None:
     """Why a group is a remark only, where it is one."""
-    told = {run.hosts.get(rank) for rank in (waits.of_rank if waits else ())}
-    unknown = any(run.hosts.get(rank) not in told for rank in group.ranks)
-    if group.middle in run.replay.graph.on_cpu and unknown:
+    seen = {run.hosts.get(rank) for rank in waits.of_rank}
+    if group.middle in run.replay.graph.on_cpu and any(run.hosts.get(rank) not in seen for rank in group.ranks):
         return Doubt(kind="group_cores")
     if group.cause in ("host", "unknown") and (slowdown is None or slowdown > PROFILED):
         return Doubt(kind="group_profiled")
@@ -144,19 +119,19 @@ def _who(ranks: Sequence[int]) -> str:
 def _finding(
     run: ComparedRun, slow: SlowGroups, group: SlowGroup, step: float, saved: float, doubt: Doubt | None
 ) -> Finding:
-    severity, confidence = _graded(group, 100 * saved / step, doubt)
+    mean, words = run.replay.what_if.mean_ns, run.step_words
+    severity: Severity = "info" if doubt else _persistent_severity(100 * saved / step) or "info"
+    sure = group.chance <= SURE and group.cause != "unknown"
     kind = UNSET if group.compared is None else group.compared.kind
     if group.cause == "host" and group.middle in run.replay.graph.on_cpu:
         kind = "on_cpu"
     place = shared_place(group.ranks, run.hosts)
-    mean = run.replay.what_if.mean_ns
-    longer, each = mean(group.longer), [mean(ns) for ns in group.each]
+    longer, each = mean(group.longer) / 1e6, [mean(ns) / 1e6 for ns in group.each]
+    alike = max(each) < _UNEVEN * min(each)
     # the rank that is far slower than all others of its group, if there is one
     *_, second, most = sorted(each)
     worst = group.ranks[each.index(most)] if most >= _UNEVEN * second else None
     shared = kind == "more_work" and not group.beside
-    words, then = run.step_words, None if group.beside else (step - saved) / 1e6
-    alike = max(each) < _UNEVEN * min(each)
     claim = Slower(
         window=words is WINDOW,
         ranks=group.ranks,
@@ -164,27 +139,29 @@ def _finding(
         of=len(run.ranks),
         place=place,
         does=kind if isinstance(kind, str) else group.cause,
-        longer=longer / 1e6 if alike else None,
-        longer_least=None if alike else min(each) / 1e6,
-        longer_most=None if alike else max(each) / 1e6,
-        worst=None if alike else worst,
         waiting=slow.waited / 1e6,
         way="shared" if shared else "pace",
         step=step / 1e6,
-        then=None if run.cures_are_least else then,
-        then_or_more=then if run.cures_are_least else None,
         saved=saved / 1e6,
         pct=100 * saved / step,
         beside=tuple(group.beside),
         doubt=doubt,
     )
+    if alike:
+        claim = replace(claim, longer=longer)
+    else:
+        claim = replace(claim, longer_least=min(each), longer_most=most, worst=worst)
     saved_fact = Fact.SAVED_WITH_THE_WORK_SHARED_EVENLY if shared else Fact.SAVED_AT_THEIR_PACE
     if group.beside:
         saved_fact = Fact.SAVED_WITH_THE_OTHERS_TOO
+    elif run.cures_are_least:
+        claim = replace(claim, then_or_more=(step - saved) / 1e6)
+    else:
+        claim = replace(claim, then=(step - saved) / 1e6)
     evidence = [
         Evidence(saved_fact, stored(saved / 1e6), words.unit("ms"), stored(step / 1e6 * IMPACT_BOUNDS[0] / 100)),
         Evidence(Fact.OF_STEP, round(100 * saved / step, 1), "%", IMPACT_BOUNDS[0], subject=words.the),
-        Evidence(Fact.LONGER_THAN_THE_OTHERS, stored(longer / 1e6), words.unit("ms"), rank=group.middle),
+        Evidence(Fact.LONGER_THAN_THE_OTHERS, stored(longer), words.unit("ms"), rank=group.middle),
         Evidence(Fact.THE_OTHERS_WAIT, stored(slow.waited / 1e6), words.unit("ms") + " and rank"),
         Evidence(Fact.SHARE_OF_ALL_WAITING, round(100 * slow.share, 1), "%", 100 * _MOST_OF_WAITING),
         Evidence(Fact.LATE_STEPS, f"{len(group.late)} of {len(group.longer)}"),
@@ -193,10 +170,10 @@ def _finding(
         *grown_evidence(run, group.middle, group.cause, group.peers),
     ]
     if worst is not None:
-        evidence.insert(3, Evidence(Fact.WORST_OF_THEM, stored(max(each) / 1e6), words.unit("ms"), rank=worst))
+        evidence.insert(3, Evidence(Fact.WORST_OF_THEM, stored(most), words.unit("ms"), rank=worst))
     return SLOW_GROUP.finding(
         severity,
-        confidence,
+        "low" if doubt else "high" if sure else "medium",
         claim,
         evidence,
         ranks=group.ranks,
@@ -205,13 +182,6 @@ def _finding(
         cause=group.cause,
         computes_longer=kind,
     )
-
-
-def _graded(group: SlowGroup, saved_pct: float, doubt: Doubt | None) -> tuple[Severity, Confidence]:
-    if doubt is not None:
-        return "info", "low"
-    sure = group.chance <= SURE and group.cause != "unknown"
-    return _persistent_severity(saved_pct) or "info", "high" if sure else "medium"
 
 
 # Ranks that are late because they wait for a core: cores of their own are the cure.
@@ -229,31 +199,51 @@ class HeldByCores(Struct, frozen=True):
 
 def held_by_cores(whole: CrossRank, waits: CoreWaits) -> dict[int, HeldByCores]:
     """Ranks for which the others wait in most steps, and would not if those got a core when they want one, by rank."""
-    if (run := compared(whole)) is None or run.replay.stragglers.alone is not None or not seen_waiting(run):
-        return {}
-    held = (_held(run, straggler, waits) for straggler in run.replay.stragglers.found)
-    return {one.rank: one for one in held if one is not None}
+    run, held = compared(whole), dict[int, HeldByCores]()
+    if run is None or run.replay.stragglers.alone is not None or not seen_waiting(run):
+        return held
+    mean = run.replay.what_if.mean_ns
+    for one in _late_ranks(run, waits):
+        late = one.straggler
+        stands_out = one.costs and late.share >= least_share(len(run.ranks)) and late.apart and late.chance <= CHANCE
+        if stands_out and (one.wanted > 0).any() and not late_by_itself(run, late, one.own, most=True):
+            by_cores = mean(one.wanted.clip(max=late.saved.clip(min=0.0)))
+            held[late.rank] = HeldByCores(late.rank, mean(one.wanted) / 1e6, by_cores / 1e6, one.step / 1e6)
+    return held
 
 
-def _held(run: ComparedRun, straggler: Straggler, waits: CoreWaits) -> HeldByCores | None:
-    if not cured_beside(run, straggler):
-        straggler = replace(straggler, saved=straggler.alone)
-    mean = mean_over(run)
-    step, saved = mean(run.replay.stragglers.step_ns), mean(straggler.saved)
-    wanted = in_want_of_a_core(run, straggler, waits)
-    own = straggler.saved - wanted
-    stands_out = (
-        straggler.share >= least_share(len(run.ranks))
-        and straggler.apart
-        and straggler.chance <= CHANCE
-        and late_in_most(straggler, run)
-        and saved >= step * IMPACT_BOUNDS[0] / 100
-        and (not uncertain(run) or beyond_doubt(run, straggler, saved / step))
-    )
-    if not stands_out or not (wanted > 0).any() or late_by_itself(run, straggler, own, most=True):
-        return None
-    by_cores = mean(wanted.clip(max=straggler.saved.clip(min=0.0)))
-    return HeldByCores(straggler.rank, mean(wanted) / 1e6, by_cores / 1e6, step / 1e6)
+class _LateRank(Struct, frozen=True):
+    """A straggler with what its cure saves of a step, ns. wanted: what it waits for a core beyond its peers in each
+    step. most: whether it is late in most steps."""
+
+    straggler: Straggler
+    step: float
+    saved: float
+    wanted: Steps
+    most: bool
+
+    @property
+    def own(self) -> Steps:
+        """What its cure saves in each step beside its waits for cores."""
+        return self.straggler.saved - self.wanted
+
+    @property
+    def costs(self) -> bool:
+        """Whether it is late in most steps, and that costs enough."""
+        return self.most and self.saved >= self.step * IMPACT_BOUNDS[0] / 100
+
+
+def _late_ranks(run: ComparedRun, waits: CoreWaits) -> Iterator[_LateRank]:
+    """The stragglers; where the replay is only rough, those beyond doubt."""
+    mean, rough = run.replay.what_if.mean_ns, uncertain(run)
+    step = mean(run.replay.stragglers.step_ns)
+    for straggler in run.replay.stragglers.found:
+        if not cured_beside(run, straggler):
+            straggler = replace(straggler, saved=straggler.alone)
+        saved = mean(straggler.saved)
+        if not rough or beyond_doubt(run, straggler, saved / step):
+            wanted = in_want_of_a_core(run, straggler, waits)
+            yield _LateRank(straggler, step, saved, wanted, late_in_most(straggler, run))
 
 
 # TO-S001 as a remark: a rank whose device is late, which data loading hides as long as it bounds the step.
@@ -261,11 +251,10 @@ def _held(run: ComparedRun, straggler: Straggler, waits: CoreWaits) -> HeldByCor
 
 def behind_loading(rule: Rule, run: ComparedRun) -> list[Finding]:
     """Who would be waited for with batches in time; nobody where loading saves nothing, or where that is chance."""
-    if (late := run.replay.late_behind_loading) is None:
+    late, saved_by_loading = run.replay.late_behind_loading, run.replay.what_if.saved_ns(NO_LOADING)
+    if late is None or saved_by_loading is None:
         return []
-    if (saved_by_loading := run.replay.what_if.saved_ns(NO_LOADING)) is None:
-        return []
-    mean, words = mean_over(run), run.step_words
+    mean, words = run.replay.what_if.mean_ns, run.step_words
     step, saved = mean(run.replay.what_if.replayed_ns), mean(late.saved)
     in_time = step - saved_by_loading
     if saved < IMPACT_BOUNDS[0] / 100 * in_time or late.chance > CHANCE or not late.apart:
@@ -290,30 +279,43 @@ def behind_loading(rule: Rule, run: ComparedRun) -> list[Finding]:
         Evidence(Fact.CHANCE, round(late.chance, 4), "probability", CHANCE, late.rank),
         *grown_evidence(run, late.rank, late.cause),
     ]
-    return [
-        rule.finding(
-            "info",
-            "medium",
-            claim,
-            evidence,
-            ranks=[late.rank],
-            steps=late.late_steps,
-            cause=late.cause,
-            computes_longer=longer,
-        )
-    ]
+    ranks, steps, cause = [late.rank], late.late_steps, late.cause
+    found = rule.finding(
+        "info", "medium", claim, evidence, ranks=ranks, steps=steps, cause=cause, computes_longer=longer
+    )
+    return [found]
 
 
 PERSISTENTLY_LATE = described("late", "TO-S001")
 SOMETIMES_LATE = described("late", "TO-S002")
 RULES = (PERSISTENTLY_LATE, SOMETIMES_LATE, SLOW_GROUP)
 IDS = tuple(rule.id for rule in RULES)
-_BY_CORES = 0.5  # of what the others wait for a rank: its waiting for a core explains it
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
-    """Ranks that make the others wait, and groups of them."""
-    return judge_late(inputs.run, inputs.slowdown, inputs.undisturbed, unfair_waits(inputs.observed, inputs.machine))
+    """TO-S001 and TO-S002 of single ranks, and TO-S003 of ranks that are late alike."""
+    slowdown, undisturbed = inputs.slowdown, inputs.undisturbed
+    waits = unfair_waits(inputs.observed, inputs.machine)
+    single = judge_stragglers(inputs.run, slowdown, undisturbed, waits)
+    if (run := compared(inputs.run)) is None:
+        return [*single, SLOW_GROUP.not_evaluated(nothing_to_compare(inputs.run))]
+    serious = [found for verdict in single for found in verdict.findings if found.severity != "info"]
+    named = {rank for found in serious for rank in found.ranks}
+    group = judge_group(run, slowdown, uncertain(run), waits, named)
+    groups = [found for found in group.findings if found.severity != "info" or not named & set(found.ranks)]
+    if not groups:
+        unnamed = replace(group, findings=(), clear=reason("late", "single_ranks"))
+        return [*single, unnamed if named else group]
+    slow = run.replay.slow_groups
+    alike = set(slow.ranks if slow else ())
+    beside = _late_for_other_reasons(run, slow, slowdown, undisturbed) if slow else []
+    merged = []
+    for verdict in single:  # which of the ranks that are late alike comes last is chance
+        kept = [one for one in verdict.findings if one.severity != "info" and not alike & set(one.ranks)]
+        kept += beside if verdict.rule == PERSISTENTLY_LATE.id else []
+        clear = verdict.clear if kept else reason("late", "alike")
+        merged.append(replace(verdict, findings=tuple(kept), clear=clear))
+    return [*merged, replace(group, findings=tuple(groups))]
 
 
 def judge_stragglers(
@@ -332,143 +334,70 @@ def judge_stragglers(
         why = reason("late", "stage" if staged else "alone", rank=run.replay.stragglers.alone)
         return [PERSISTENTLY_LATE.not_evaluated(why), SOMETIMES_LATE.not_evaluated(why)]
     waits = waits or CoreWaits()
-    weighed = [_weighed(one) for one in _late_ranks(run, waits)]
-    persistent, sometimes = _named(run, weighed, profiler_slowdown, undisturbed)
-    rough = uncertain(run)
-    too_few = next((one.too_few for one in reversed(weighed) if one.too_few), rough)
+    persistent, sometimes, left_out = list[Finding](), list[Finding](), list[str]()
+    rough = too_few = uncertain(run)
+    held, seen = held_by_cores(run, waits), seen_waiting(run)
+    for one in _late_ranks(run, waits):
+        judged = _judged(run, one, waits, held, seen=seen)
+        too_few = judged.too_few or too_few
+        left_out.append(judged.left_out)
+        if judged.severity and one.most:
+            made = finding_of(PERSISTENTLY_LATE, judged.severity, run, one.straggler, profiler_slowdown, undisturbed)
+            persistent.append(made)
+        elif judged.severity:
+            made = finding_of(
+                SOMETIMES_LATE, judged.severity, run, one.straggler, profiler_slowdown, None, sometimes=True
+            )
+            sometimes.append(made)
     alone = not rough and not persistent and not sometimes
     persistent += behind_loading(PERSISTENTLY_LATE, run) if alone else []
     in_some = _see("in_some_steps", sometimes)
     in_most = _see("in_most_steps", persistent)
-    if alone and not persistent and (leader := _waited_for(run, waits)) is not None:
-        persistent += only_waited_for(PERSISTENTLY_LATE, run, leader, profiler_slowdown, undisturbed)
-    clear = "; ".join([clear_text(run), *filter(None, (one.left_out for one in weighed))])
+    if alone and not persistent:
+        persistent += only_waited_for(PERSISTENTLY_LATE, run, waits, profiler_slowdown, undisturbed)
+    clear = "; ".join([clear_text(run), *filter(None, left_out)])
     return [
         PERSISTENTLY_LATE.verdict(*persistent, not_evaluated="" if persistent else too_few, clear=in_some or clear),
         SOMETIMES_LATE.verdict(*sometimes, not_evaluated="" if sometimes else too_few, clear=in_most or clear),
     ]
 
 
-def _named(
-    run: ComparedRun, weighed: Sequence[_Weighed], slowdown: float | None, undisturbed: Undisturbed | None
-) -> tuple[list[Finding], list[Finding]]:
-    """Findings about ranks that are late in most steps, and in some."""
-    persistent, sometimes = list[Finding](), list[Finding]()
-    for one in weighed:
-        if one.severity is not None and one.late.most:
-            straggler = one.late.straggler
-            persistent.append(finding_of(PERSISTENTLY_LATE, one.severity, run, straggler, slowdown, undisturbed))
-        elif one.severity is not None:
-            straggler = one.late.straggler
-            sometimes.append(finding_of(SOMETIMES_LATE, one.severity, run, straggler, slowdown, None, sometimes=True))
-    return persistent, sometimes
-
-
-def _waited_for(run: ComparedRun, waits: CoreWaits) -> Straggler | None:
-    """The rank that the others wait most for, where that is not for its waiting for a core."""
-    if (leader := run.replay.stragglers.leader) is None or leader.share <= 0.5:
-        return None
-    wanted_ms = mean_over(run)(in_want_of_a_core(run, leader, waits)) / 1e6
-    return leader if wanted_ms < _BY_CORES * waiting_ms(run, leader) else None
-
-
-class _LateRank(Struct, frozen=True):
-    """A straggler of a run, with what its cure saves of a step, ns; own: in each step, without waits for cores. most:
-    whether it is late in most steps. seen: whether the others are seen to wait for the late ranks. held: whether it has
-    a finding of TO-W002."""
-
-    run: ComparedRun
-    straggler: Straggler
-    step: float
-    saved: float
-    own: Steps
-    most: bool
-    seen: bool
-    waits: CoreWaits
-    held: bool
-
-    @property
-    def costs(self) -> bool:
-        """Whether it is late in most steps, and that costs enough."""
-        return self.most and self.saved >= self.step * IMPACT_BOUNDS[0] / 100
-
-
-class _Weighed(Struct, frozen=True):
+class _Judged(Struct, frozen=True):
     """What becomes of a late rank: a finding of this severity, or why it is left out, or why nothing is judged."""
 
-    late: _LateRank
     severity: Severity | None = None
     left_out: str = ""
     too_few: str = ""
 
 
-def _late_ranks(run: ComparedRun, waits: CoreWaits) -> Iterator[_LateRank]:
-    """The stragglers; where the replay is only rough, those beyond doubt."""
-    held, mean, rough = held_by_cores(run, waits), mean_over(run), uncertain(run)
-    step, seen = mean(run.replay.stragglers.step_ns), seen_waiting(run)
-    for straggler in run.replay.stragglers.found:
-        if not cured_beside(run, straggler):
-            straggler = replace(straggler, saved=straggler.alone)
-        saved, most = mean(straggler.saved), late_in_most(straggler, run)
-        own = straggler.saved - in_want_of_a_core(run, straggler, waits)
-        if not rough or beyond_doubt(run, straggler, saved / step):
-            yield _LateRank(run, straggler, step, saved, own, most, seen, waits, straggler.rank in held)
-
-
-def _weighed(one: _LateRank) -> _Weighed:
-    straggler, rank = one.straggler, one.straggler.rank
-    if not one.seen or straggler.share < least_share(len(one.run.ranks)):
-        return _Weighed(one, left_out=reason("late", "unseen", rank=rank))
+def _judged(run: ComparedRun, one: _LateRank, waits: CoreWaits, held: Collection[int], *, seen: bool) -> _Judged:
+    """held: ranks with a finding of TO-W002. seen: whether the others are seen to wait for the late ranks."""
+    straggler = one.straggler
+    say = partial(reason, "late", rank=straggler.rank, steps=steps_text(straggler.late_steps))
+    if not seen or straggler.share < least_share(len(run.ranks)):
+        return _Judged(left_out=say("unseen"))
     if not straggler.apart:
-        why = reason("late", "not_apart", rank=rank)
-        if not one.costs:
-            return _Weighed(one, left_out=why)
-        numbers = {"saved": f"{one.saved / 1e6:.2f}", "step": f"{one.step / 1e6:.2f}"}
-        return _Weighed(one, too_few=reason("late", "not_apart_but", why=why, **numbers))
-    return _late_in_most(one) if one.most else _late_in_some(one)
-
-
-def _late_in_most(one: _LateRank) -> _Weighed:
-    run, straggler, rank = one.run, one.straggler, one.straggler.rank
-    if for_no_cause(run, straggler):
-        return _Weighed(one, left_out=reason("late", "no_cause", rank=rank))
-    if without_a_known_core(run, straggler, one.waits):
-        return _Weighed(one, too_few=reason("late", "unknown_core", rank=rank))
+        why, numbers = say("not_apart"), {"saved": f"{one.saved / 1e6:.2f}", "step": f"{one.step / 1e6:.2f}"}
+        return _Judged(too_few=say("not_apart_but", why=why, **numbers)) if one.costs else _Judged(left_out=why)
+    if one.most and for_no_cause(run, straggler):
+        return _Judged(left_out=say("no_cause"))
+    if one.most and without_a_known_core(run, straggler, waits):
+        return _Judged(too_few=say("unknown_core"))
     if one.costs and straggler.chance > CHANCE:
-        return _Weighed(one, too_few=reason("late", "chance", rank=rank, few=_few(run, len(run.replay.lateness.steps))))
-    return _for_cores(one) or _Weighed(one, _persistent_severity(100 * mean_over(run)(one.own) / one.step))
-
-
-def _late_in_some(one: _LateRank) -> _Weighed:
-    run, straggler = one.run, one.straggler
-    if (for_cores := _for_cores(one)) is not None:
-        return for_cores
+        return _Judged(too_few=say("chance", few=_few(run, len(run.replay.lateness.steps))))
+    if (one.wanted > 0).any() and not late_by_itself(run, straggler, one.own, most=one.most):
+        return _Judged(too_few=say("held_by_cores" if straggler.rank in held else "wants_a_core"))
+    if one.most:
+        return _Judged(_persistent_severity(100 * run.replay.what_if.mean_ns(one.own) / one.step))
     if not straggler.late_steps:
-        return _Weighed(one, left_out=reason("late", "in_no_step", rank=straggler.rank))
+        return _Judged(left_out=say("in_no_step"))
     if not seen_in_its_steps(run, straggler):
-        return _Weighed(one, left_out=_in_steps("unseen_there", straggler))
+        return _Judged(left_out=say("unseen_there"))
     if slowed_by_profiler(run, straggler):
-        return _Weighed(one, left_out=_in_steps("ran_ahead", straggler))
+        return _Judged(left_out=say("ran_ahead"))
     if late_by_turns(run, straggler):
-        return _Weighed(one, too_few=_in_steps("by_turns", straggler))
-    if lost_again(straggler):
-        return _Weighed(one, left_out=_in_steps("lost_again", straggler))
-    return _Weighed(one, _burst_severity(run, straggler))
-
-
-def _for_cores(one: _LateRank) -> _Weighed | None:
-    """That it would not be late with cores enough; None where it would."""
-    if not (one.own < one.straggler.saved).any():
-        return None
-    if late_by_itself(one.run, one.straggler, one.own, most=one.most):
-        return None
-    key = "held_by_cores" if one.held else "wants_a_core"
-    return _Weighed(one, too_few=reason("late", key, rank=one.straggler.rank))
-
-
-def _in_steps(key: str, straggler: Straggler) -> str:
-    """Why a rank that is late in some steps is not named."""
-    return reason("late", key, rank=straggler.rank, steps=steps_text(straggler.late_steps))
+        return _Judged(too_few=say("by_turns"))
+    return _Judged(left_out=say("lost_again")) if lost_again(straggler) else _Judged(_burst_severity(run, straggler))
 
 
 def _few(run: ComparedRun, count: int) -> str:
@@ -482,37 +411,11 @@ def _see(key: str, found: Sequence[Finding]) -> str:
     return reason("late", key, ranks=ranks) if ranks else ""
 
 
-def judge_late(
-    whole: CrossRank, slowdown: float | None, undisturbed: Undisturbed | None = None, waits: CoreWaits | None = None
-) -> list[Verdict]:
-    """TO-S001 and TO-S002, and TO-S003 for ranks that are late alike. Arguments as there."""
-    single = judge_stragglers(whole, slowdown, undisturbed, waits)
-    if (run := compared(whole)) is None:
-        return [*single, SLOW_GROUP.not_evaluated(nothing_to_compare(whole))]
-    serious = [found for verdict in single for found in verdict.findings if found.severity != "info"]
-    named = {rank for found in serious for rank in found.ranks}
-    group = judge_group(run, slowdown, uncertain(run), waits, named)
-    groups = [found for found in group.findings if found.severity != "info" or not named & set(found.ranks)]
-    if not groups:
-        unnamed = replace(group, findings=(), clear=reason("late", "single_ranks"))
-        return [*single, unnamed if named else group]
-    slow = run.replay.slow_groups
-    told = set(slow.ranks if slow else ())
-    beside = _late_for_other_reasons(run, slow, slowdown, undisturbed) if slow else []
-    merged = []
-    for verdict in single:  # who of those that are late alike comes last is chance
-        kept = [one for one in verdict.findings if one.severity != "info" and not told & set(one.ranks)]
-        kept += beside if verdict.rule == PERSISTENTLY_LATE.id else []
-        clear = reason("late", "alike")
-        merged.append(replace(verdict, findings=tuple(kept), clear=clear if not kept else verdict.clear))
-    return [*merged, replace(group, findings=tuple(groups))]
-
-
 def _late_for_other_reasons(
     run: ComparedRun, slow: SlowGroups, slowdown: float | None, undisturbed: Undisturbed | None
 ) -> list[Finding]:
     """TO-S001 of ranks that are late beside a group and for another reason than it, with the group cured."""
-    mean = mean_over(run)
+    mean = run.replay.what_if.mean_ns
     late = sorted({*slow.ranks, *far_ranks(run.replay.stragglers.found)})
     step, found = mean(run.replay.stragglers.step_ns), list[Finding]()
     for straggler in slow.single:

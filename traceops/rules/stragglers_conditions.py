@@ -16,7 +16,7 @@ from traceops.core.arrays import median
 from traceops.core.claims import reason
 from traceops.core.rule import Bounds
 from traceops.rules.inputs import why_incomplete
-from traceops.rules.shared import IMPACT_BOUNDS, ends_fit
+from traceops.rules.shared import IMPACT_BOUNDS, ends_fit, on_cpu
 
 # Bounds that TO-S001 to TO-S003 share: a single late rank is judged as a group of them is.
 
@@ -120,8 +120,7 @@ def seen_in_its_steps(run: ComparedRun, straggler: Straggler) -> bool:
 
 def late_by_turns(run: ComparedRun, straggler: Straggler) -> bool:
     """Whether ranks without a GPU are late now one and now another, as those are that do not always get a core."""
-    on_cpu = not any(times.summary.on_gpu for times in run.ranks)
-    return on_cpu and straggler.share < _MOST_OF_WAITING
+    return on_cpu(run) and straggler.share < _MOST_OF_WAITING
 
 
 def slowed_by_profiler(run: ComparedRun, straggler: Straggler) -> bool:
@@ -132,10 +131,7 @@ def slowed_by_profiler(run: ComparedRun, straggler: Straggler) -> bool:
 def in_one_place(run: ComparedRun, straggler: Straggler, saved: float) -> bool:
     """The same of one place of the step, between two collectives: a host that is slower in everything is so in all.
     Without a GPU only, as `far_from_all`. saved: by its cure, ns a step."""
-    if (
-        any(times.summary.on_gpu for times in run.ranks)
-        or (places := late_places(run.replay.graph, straggler.rank)) is None
-    ):
+    if not on_cpu(run) or (places := late_places(run.replay.graph, straggler.rank)) is None:
         return False
     own, theirs = places.most
     return own >= _TIMES * theirs and own - theirs >= _REGION_SHARE * saved
@@ -144,22 +140,19 @@ def in_one_place(run: ComparedRun, straggler: Straggler, saved: float) -> bool:
 def far_from_all(run: ComparedRun, straggler: Straggler) -> bool:
     """Whether it takes so much longer than any of its peers that neither recording nor a host by nature explains it.
     Without a GPU only: behind one, hosts that are as slow do not show while their ranks wait."""
-    if any(times.summary.on_gpu for times in run.ranks):
-        return False
-    return far_beyond(run.replay.graph, straggler.rank, times=_TIMES, but=run.unlike)
+    return on_cpu(run) and far_beyond(run.replay.graph, straggler.rank, times=_TIMES, but=run.unlike)
 
 
 def plainly_slow(run: ComparedRun, straggler: Straggler, saved: float) -> bool:
-    """Whether neither recording nor a host by nature explains its lateness; saved: by its cure, ns a step."""
-    # Whether one region of its host takes so much longer than on its peers that neither recording, which all ranks do
-    # alike, nor a host that is a little slower in everything explains it.
-    in_part = any(
+    """Whether neither recording, which all ranks do alike, nor a host that is a little slower in everything explains
+    its lateness: it is in one region or place, or far from all. saved: by its cure, ns a step."""
+    in_one_region = any(
         one.peers_ms > 0  # names of compiled graphs differ from rank to rank
         and one.ms >= _TIMES * one.peers_ms
         and one.ms - one.peers_ms >= _REGION_SHARE * saved / 1e6
         for one in grown(run, straggler.rank, "host")
-    ) or in_one_place(run, straggler, saved)
-    return in_part or far_from_all(run, straggler)
+    )
+    return in_one_region or in_one_place(run, straggler, saved) or far_from_all(run, straggler)
 
 
 def operators_pct(run: ComparedRun, straggler: Straggler) -> float | None:
@@ -176,20 +169,19 @@ def operators_pct(run: ComparedRun, straggler: Straggler) -> float | None:
 
 def without_a_known_core(run: ComparedRun, straggler: Straggler, waits: CoreWaits) -> bool:
     """Whether nothing tells how long a rank without a GPU waited for cores, and that may be all that it is late for."""
-    if any(times.summary.on_gpu for times in run.ranks) or straggler.cause != "unknown":
-        return False
-    return straggler.rank not in waits.of_rank and not far_from_all(run, straggler)
+    unseen = on_cpu(run) and straggler.cause == "unknown" and straggler.rank not in waits.of_rank
+    return unseen and not far_from_all(run, straggler)
 
 
 def for_no_cause(run: ComparedRun, straggler: Straggler) -> bool:
     """Whether a rank without a GPU is not waited for most, and no single cause explains that it takes longer."""
-    on_cpu = not any(times.summary.on_gpu for times in run.ranks)
-    return on_cpu and straggler.cause == "unknown" and (run.replay.lateness.share(straggler.rank) or 0.0) <= _MOST
+    no_cause = on_cpu(run) and straggler.cause == "unknown"
+    return no_cause and (run.replay.lateness.share(straggler.rank) or 0.0) <= _MOST
 
 
 def in_want_of_a_core(run: ComparedRun, straggler: Straggler, waits: CoreWaits) -> Steps:
     """What a rank without a GPU waits for a core in each step beyond its peers, ns: none of it is its own lateness."""
-    if any(times.summary.on_gpu for times in run.ranks):
+    if not on_cpu(run):
         return np.zeros(len(run.replay.lateness.steps))
     late = {other.rank for other in run.replay.stragglers.found} | {straggler.rank}
     peers = [times.summary.rank for times in run.ranks if times.summary.rank not in late]

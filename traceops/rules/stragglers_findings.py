@@ -1,9 +1,9 @@
-"""What is said of a late rank: its finding, and why none is made."""
+"""The findings of late ranks: their claims, with the numbers behind them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypedDict
+from functools import partial
 
 import numpy as np
 from msgspec import UNSET, UnsetType
@@ -14,6 +14,7 @@ from traceops.across.lateness import CAUSES, least_share
 from traceops.across.loading import slowest_other
 from traceops.across.replay.graph import Steps
 from traceops.across.replay.what_if import HOST_IN_TIME, WORK_SHARED, rank_change
+from traceops.across.run_use import CoreWaits
 from traceops.across.stragglers import Straggler
 from traceops.across.undisturbed import Undisturbed
 from traceops.across.work import MORE, WorkCompared
@@ -22,8 +23,8 @@ from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, ComputesLonger, Confidence, Evidence, Finding, Severity, severity_of
 from traceops.core.rule import Rule
 from traceops.core.units import stored
-from traceops.core.words import ROLES, WINDOW, StepWords
-from traceops.rules.shared import IMPACT_BOUNDS, late_in
+from traceops.core.words import WINDOW, StepWords
+from traceops.rules.shared import IMPACT_BOUNDS, late_in, on_cpu, role_name, waited_for_ms
 from traceops.rules.stragglers_claims import ComesLast, Doubt, Late
 from traceops.rules.stragglers_conditions import (
     CHANCE,
@@ -33,6 +34,7 @@ from traceops.rules.stragglers_conditions import (
     VISIBLE,
     ComparedRun,
     cured_beside,
+    in_want_of_a_core,
     operators_pct,
     plainly_slow,
     slowed_by_profiler,
@@ -41,33 +43,33 @@ from traceops.rules.stragglers_conditions import (
 
 
 def waited_for(straggler: Straggler, undisturbed: Undisturbed) -> bool:
-    """Whether the others wait for it without the profiler as well, or nobody can tell."""
-    others = [one for one in undisturbed.ranks if one.rank != straggler.rank]
-    if (late := undisturbed.of(straggler.rank)) is None or not others:
+    """Whether the others wait for it without the profiler as well, or nothing shows it."""
+    late, waits = undisturbed.of(straggler.rank), waited_for_ms(undisturbed, straggler.rank)
+    if late is None or waits is None:
         return True
     bound = IMPACT_BOUNDS[0] / 100 * undisturbed.step_ms
-    waits = float(np.mean([one.wait_ms for one in others]))
-    unknown = float(np.mean([one.unmatched_ms for one in others]))
-    return unknown >= bound or late.wait_ms < waits >= bound
+    return _unmatched_ms(undisturbed, straggler.rank) >= bound or late.wait_ms < waits >= bound
+
+
+def _unmatched_ms(undisturbed: Undisturbed, rank: int) -> float:
+    """Communication of the other ranks of which nothing shows whether they wait, mean over them."""
+    return float(np.mean([one.unmatched_ms for one in undisturbed.ranks if one.rank != rank]))
 
 
 def without_profiler(
     straggler: Straggler, severity: Severity, undisturbed: Undisturbed
 ) -> tuple[Confidence, Severity, Doubt | None]:
     """What remains of a late host without the profiler: what the others wait in the light window, at most."""
-    late = undisturbed.of(straggler.rank)
-    others = [one for one in undisturbed.ranks if one.rank != straggler.rank]
-    if late is None or not others:
+    late, waits = undisturbed.of(straggler.rank), waited_for_ms(undisturbed, straggler.rank)
+    if late is None or waits is None:
         return "low", "info", None
-    plain = undisturbed.step_ms
-    waits = float(np.mean([one.wait_ms for one in others]))
-    unknown = float(np.mean([one.unmatched_ms for one in others]))
+    plain, unknown = undisturbed.step_ms, _unmatched_ms(undisturbed, straggler.rank)
     if 100 * unknown / plain >= IMPACT_BOUNDS[0]:
         return "low", "info", Doubt(kind="unmatched", plain=plain, unmatched=unknown)
     light = Doubt(kind="light", plain=plain, waiting=waits)
     if late.wait_ms >= waits or 100 * waits / plain < IMPACT_BOUNDS[0]:
         return "low", "info", light
-    least = float(np.mean([one.least_wait_ms for one in others]))
+    least = float(np.mean([one.least_wait_ms for one in undisturbed.ranks if one.rank != straggler.rank]))
     if (seen := severity_of(100 * least / plain, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)) is None:
         return "low", "info", Doubt(kind="light_cost", plain=plain, waiting=waits, cost=undisturbed.light_ms - plain)
     return "medium", "warning" if seen != "error" else severity, light
@@ -91,90 +93,57 @@ def waiting_ms(run: ComparedRun, straggler: Straggler, *, sometimes: bool = Fals
     return float(caused.mean()) / 1e6 / max(len(run.ranks) - 1, 1)
 
 
-def saved_by_sharing(run: ComparedRun, mean: Callable[[Steps], float]) -> float | None:
-    """What even shares of the work save a step, ns; None where the replay shows no gain."""
-    saved = run.replay.what_if.saved_steps(WORK_SHARED)
-    shared = None if saved is None else mean(saved)
-    return shared if shared is not None and shared > 0 else None
-
-
 def evidence_of(
     run: ComparedRun, straggler: Straggler, step: float, saved: float, *, sometimes: bool = False, shared: bool = False
 ) -> list[Evidence]:
     """What a late rank costs, ms: `step` and `saved` are means in ns, as `mean_over` takes them. shared: the saving is
     that of evenly shared work, which has evidence of its own: a finding has one."""
-    rank = straggler.rank
+    rank, words = straggler.rank, run.step_words
     total = sum(straggler.caused.values()) or 1.0
-    least, words = least_share(len(run.ranks)), run.step_words
-    saving = [
-        Evidence(Fact.SAVED_AT_PEERS_PACE, stored(saved / 1e6), words.unit("ms"), stored(step / 1e6 * 0.1), rank),
-        Evidence(Fact.OF_STEP, round(100 * saved / step, 1), "%", IMPACT_BOUNDS[0], rank, subject=words.the),
-    ]
     split = " / ".join(f"{100 * straggler.caused[cause] / total:.0f}" for cause in CAUSES)
-    return [
-        *([] if shared else saving),
-        Evidence(
-            Fact.WAITING_FOR_IT,
-            stored(waiting_ms(run, straggler, sometimes=sometimes)),
-            words.unit("ms") + " and rank",
-            rank=rank,
-        ),
+    least, waiting = least_share(len(run.ranks)), waiting_ms(run, straggler, sometimes=sometimes)
+    found = [
+        Evidence(Fact.WAITING_FOR_IT, stored(waiting), words.unit("ms") + " and rank", rank=rank),
         Evidence(Fact.SHARE_OF_ALL_WAITING, round(100 * straggler.share, 1), "%", round(100 * least, 1), rank),
         Evidence(Fact.CAUSE_SPLIT, split, "%", rank=rank),
         Evidence(Fact.LATE_STEPS, f"{len(straggler.late_steps)} of {len(straggler.saved)}", rank=rank),
         Evidence(Fact.CHANCE, round(straggler.chance, 4), "probability", CHANCE, rank),
-        *_late_step_evidence(run, straggler),
-        *grown_evidence(run, rank, straggler.cause),
     ]
+    if not shared:
+        found[:0] = [
+            Evidence(Fact.SAVED_AT_PEERS_PACE, stored(saved / 1e6), words.unit("ms"), stored(step / 1e6 * 0.1), rank),
+            Evidence(Fact.OF_STEP, round(100 * saved / step, 1), "%", IMPACT_BOUNDS[0], rank, subject=words.the),
+        ]
+    felt = straggler.saved >= FELT * max(float(straggler.saved.max()), 1.0)
+    if felt.any() and not felt.all():  # the others lose time in some steps only: how much there
+        for fact, ns in ((Fact.LATE_STEP, run.replay.stragglers.step_ns), (Fact.SAVED_IN_A_LATE_STEP, straggler.saved)):
+            found.append(Evidence(fact, stored(float(ns[felt].mean()) / 1e6), "ms", rank=rank))
+    return [*found, *grown_evidence(run, rank, straggler.cause)]
 
 
 def work_evidence(
     compared: WorkCompared | None, rank: int, step: float, shared: float | None, words: StepWords
 ) -> list[Evidence]:
-    """What tells a slower device from more work."""
-    if compared is None or compared.kind is UNSET:
-        return []
+    """What tells a slower device from more work. shared: what even shares of the work save a step, ns."""
     found = []
-    if compared.kind == "more_work":
+    if compared is not None and compared.kind == "more_work":
         found.append(Evidence(Fact.WORK_OF_ITS_PEERS, round(compared.work, 2), "times", MORE, rank))
-    if compared.kind == "extra_kernels":
+    elif compared is not None and compared.kind == "extra_kernels":
         found.append(Evidence(Fact.KERNELS_THAT_NO_PEER_RUNS, stored(compared.alone_ms), words.unit("ms"), rank=rank))
-    if compared.kind == "slower" and compared.speed is not None:
+    elif compared is not None and compared.kind == "slower" and compared.speed is not None:
         found.append(Evidence(Fact.TIME_FOR_SAME_KERNELS, round(compared.speed, 2), "times", rank=rank))
     if shared is not None:
-        found.append(
-            Evidence(Fact.SAVED_WITH_THE_WORK_SHARED_EVENLY, stored(shared / 1e6), words.unit("ms"), rank=rank)
-        )
-        found.append(
-            Evidence(Fact.OF_STEP_SHARED_EVENLY, round(100 * shared / step, 1), "%", rank=rank, subject=words.the)
-        )
+        saved, pct = stored(shared / 1e6), round(100 * shared / step, 1)
+        found.append(Evidence(Fact.SAVED_WITH_THE_WORK_SHARED_EVENLY, saved, words.unit("ms"), rank=rank))
+        found.append(Evidence(Fact.OF_STEP_SHARED_EVENLY, pct, "%", rank=rank, subject=words.the))
     return found
-
-
-def _late_step_evidence(run: ComparedRun, straggler: Straggler) -> list[Evidence]:
-    """The mean step that the others lose time in, and what the cure saves there; nothing where they do in all."""
-    felt = straggler.saved >= FELT * max(float(straggler.saved.max()), 1.0)
-    if not felt.any() or felt.all():
-        return []
-    late, saved = (float(ns[felt].mean()) / 1e6 for ns in (run.replay.stragglers.step_ns, straggler.saved))
-    return [
-        Evidence(Fact.LATE_STEP, stored(late), "ms", rank=straggler.rank),
-        Evidence(Fact.SAVED_IN_A_LATE_STEP, stored(saved), "ms", rank=straggler.rank),
-    ]
 
 
 def grown_evidence(run: ComparedRun, rank: int, cause: str, peers: Sequence[int] = ()) -> list[Evidence]:
     """What of `cause` takes longer on a rank than on `peers` (by default all of its program), ms per step."""
+    ms = partial(Evidence, Fact.GREW, unit=run.step_words.unit("ms"), rank=rank)
     return [
-        Evidence(
-            Fact.GREW,
-            stored(one.ms),
-            run.step_words.unit("ms"),
-            rank=rank,
-            peers=stored(one.peers_ms),
-            grown=one.name,
-            subject=one.name,
-        )
+        ms(stored(one.ms), peers=stored(one.peers_ms), grown=one.name, subject=one.name)
         for one in grown(run, rank, cause, peers)
     ]
 
@@ -188,6 +157,7 @@ def of_operators(run: ComparedRun, straggler: Straggler) -> tuple[Evidence, ...]
 _HOST_BOUND = 0.1  # of the step with the stragglers cured: what it would lose if no host were late
 _PACED = 0.95  # of a step: a loader that takes so much of it is what bounds it
 _WAITING_PCT = 10.0  # of the step: waiting for one rank that is worth a remark though its cure saves little
+_BY_CORES = 0.5  # of what the others wait for a rank: its waiting for a core explains it
 
 
 def finding_of(
@@ -205,110 +175,89 @@ def finding_of(
     step, None where not known. undisturbed: the step without the profiler, where it is known. late: who is cured beside
     it, itself among them, where these are not the stragglers that were found."""
     straggler = replace(straggler, cause=with_cause(run, straggler, sometimes=sometimes))
-    mean = mean_over(run, sometimes=sometimes)
+    mean, rank = mean_over(run, sometimes=sometimes), straggler.rank
     step, saved = mean(run.replay.stragglers.step_ns), mean(straggler.saved)
-    compared = run.replay.work.get(straggler.rank)
-    longer = _computes_longer(run, straggler, compared)
-    shared = saved_by_sharing(run, mean) if longer == "more_work" else None
+    compared = run.replay.work.get(rank)
+    longer = UNSET if compared is None else compared.kind
+    if straggler.cause == "host" and on_cpu(run):
+        longer = "on_cpu"
+    shared = _saved_by_sharing(run, mean) if longer == "more_work" else None
+    gain = saved if shared is None else shared
     if shared is not None and not sometimes:
-        severity = _no_more(severity, severity_of(100 * shared / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS))
+        by_sharing = severity_of(100 * shared / step, IMPACT_BOUNDS[0], *IMPACT_BOUNDS) or "info"
+        severity = min(severity, by_sharing, key=SEVERITIES.index)
     confidence: Confidence = "high" if straggler.chance <= SURE and straggler.cause != "unknown" else "medium"
     doubt: Doubt | None = None
     if straggler.cause in ("host", "unknown"):
         confidence, severity, doubt = _of_host(run, straggler, (confidence, severity), slowdown, undisturbed, sometimes)
-    # what the hosts do without the profiler may change who is late
-    doubt = doubt or (Doubt(kind="hosts_slower" if run.hosts_slower else "hosts_lead") if run.hosts_unknown else None)
-    in_operators = of_operators(run, straggler) if longer == "on_cpu" else ()
+    if doubt is None and run.hosts_unknown:  # what the hosts do without the profiler may change who is late
+        doubt = Doubt(kind="hosts_slower" if run.hosts_slower else "hosts_lead")
     approximate = uncertain(run)
-    does = straggler.cause if longer is UNSET else longer
-    claim = Late(
-        window=run.step_words is WINDOW,
-        rank=straggler.rank,
-        does="operators" if in_operators else does,
-        steps=straggler.late_steps if sometimes else (),
-        others=len(run.ranks) - 1,
-        role=_role_name(run, straggler.rank),
-        way="shared" if shared is not None else longer if longer in ("extra_kernels", "more_calls") else "pace",
-        in_operators=bool(in_operators),
-        doubt=doubt,
-        approximate=approximate,
-        **_waits(run, straggler, sometimes),
-        **_step_then(run, straggler, (step, saved, shared), late, None if shared is None else _shared_ends(run, mean)),
-    )
+    claim = _claim(run, straggler, longer, step, gain, late, shared=shared is not None, sometimes=sometimes)
+    claim = replace(_with_waiting(claim, run, straggler, sometimes), doubt=doubt, approximate=approximate)
+    in_operators = of_operators(run, straggler) if longer == "on_cpu" else ()
+    if in_operators:
+        claim = replace(claim, does="operators", in_operators=True)
     return rule.finding(
         severity,
         "medium" if approximate and confidence == "high" else confidence,
         claim,
         evidence_of(run, straggler, step, saved, sometimes=sometimes, shared=shared is not None)
-        + work_evidence(compared, straggler.rank, step, shared, run.step_words)
+        + work_evidence(compared, rank, step, shared, run.step_words)
         + list(in_operators),
-        ranks=[straggler.rank],
+        ranks=[rank],
         steps=straggler.late_steps,
-        impact_ms=stored((saved if shared is None else shared) / 1e6),
+        impact_ms=stored(gain / 1e6),
         cause=straggler.cause,
         computes_longer=longer,
-        role=late_in(run, straggler.rank),
+        role=late_in(run, rank),
     )
 
 
-def _computes_longer(
-    run: ComparedRun, straggler: Straggler, compared: WorkCompared | None
-) -> ComputesLonger | UnsetType:
-    if straggler.cause == "host" and not any(times.summary.on_gpu for times in run.ranks):
-        return "on_cpu"
-    return UNSET if compared is None else compared.kind
+def _saved_by_sharing(run: ComparedRun, mean: Callable[[Steps], float]) -> float | None:
+    """What even shares of the work save a step, ns; None where the replay shows no gain."""
+    saved = run.replay.what_if.saved_steps(WORK_SHARED)
+    return None if saved is None or mean(saved) <= 0 else mean(saved)
 
 
-class _Then(TypedDict):
-    step: float
-    then: float | None
-    then_least: float | None
-    then_most: float | None
-    then_or_more: float | None
-    saved: float
-    pct: float
-    pct_least: float | None
-    beside: tuple[int, ...]
-
-
-def _step_then(
+def _claim(
     run: ComparedRun,
     straggler: Straggler,
-    means: tuple[float, float, float | None],
+    longer: ComputesLonger | UnsetType,
+    step: float,
+    gain: float,
     late: Sequence[int],
-    ends: tuple[float, float] | None,
-) -> _Then:
-    """The step, and what it takes with this rank cured, ms: one number, at least, or between two. means: of the step,
-    of what its cure saves, and of what evenly shared work saves, ns. late: who is cured with it. ends: the least and
-    the most that the step takes with the work shared evenly, ns."""
-    step, saved, shared = means
-    gain = saved if shared is None else shared
-    cured = late or cured_beside(run, straggler)
-    beside = tuple(sorted(rank for rank in cured if rank != straggler.rank)) if shared is None else ()
-    found: _Then = {
-        "step": step / 1e6,
-        "then": None if beside else (step - gain) / 1e6,
-        "then_least": None,
-        "then_most": None,
-        "then_or_more": None,
-        "saved": gain / 1e6,
-        "pct": 100 * max(gain, 0.0) / step,
-        "pct_least": None,
-        "beside": beside,
-    }
+    *,
+    shared: bool,
+    sometimes: bool,
+) -> Late:
+    """What is claimed of a late rank: the step, and what it takes with this rank cured: one number, between two, or one
+    at least. step, gain: means, ns; shared: the gain is that of evenly shared work. late: as `finding_of` takes it."""
+    rank, then = straggler.rank, (step - gain) / 1e6
+    claim = Late(
+        window=run.step_words is WINDOW,
+        rank=rank,
+        does=straggler.cause if longer is UNSET else longer,
+        steps=straggler.late_steps if sometimes else (),
+        others=len(run.ranks) - 1,
+        role=role_name(run, late_in(run, rank)),
+        way="shared" if shared else longer if longer in ("extra_kernels", "more_calls") else "pace",
+        step=step / 1e6,
+        saved=gain / 1e6,
+        pct=100 * max(gain, 0.0) / step,
+    )
+    ends = run.replay.what_if.range_steps(WORK_SHARED) if shared else None
     if ends is not None:
-        least, most = ends
-        found |= {"then": None, "then_least": least / 1e6, "then_most": most / 1e6}
-        found |= {"pct": 100 * max(step - least, 0.0) / step, "pct_least": 100 * max(step - most, 0.0) / step}
+        least, most = (mean_over(run, sometimes=sometimes)(end) for end in ends)
+        pct, pct_least = (100 * max(step - end, 0.0) / step for end in (least, most))
+        claim = replace(claim, then_least=least / 1e6, then_most=most / 1e6, pct=pct, pct_least=pct_least)
+        then = least / 1e6
+    beside = [] if shared else [other for other in late or cured_beside(run, straggler) if other != rank]
+    if beside:
+        return replace(claim, beside=tuple(sorted(beside)))
     if run.cures_are_least:
-        found |= {"then_or_more": found["then"] if ends is None else found["then_least"]}
-        found |= {"then": None, "then_least": None, "then_most": None}
-    return found
-
-
-def _no_more(severity: Severity, most: Severity | None) -> Severity:
-    """The milder of the two; None: a remark."""
-    return min(severity, most or "info", key=SEVERITIES.index)
+        return replace(claim, then_or_more=then, then_least=None, then_most=None)
+    return claim if ends is not None else replace(claim, then=then)
 
 
 def _of_host(
@@ -321,7 +270,7 @@ def _of_host(
 ) -> tuple[Confidence, Severity, Doubt | None]:
     """Of a rank whose host may be the cause: what the profiler and shared cores leave of it, and why."""
     confidence, severity = otherwise
-    if sometimes and not any(times.summary.on_gpu for times in run.ranks):
+    if sometimes and on_cpu(run):
         return "low", "info", Doubt(kind="shared_cores")
     if slowed_by_profiler(run, straggler) and undisturbed is None:
         return "low", "info", Doubt(kind="ran_ahead")
@@ -354,12 +303,16 @@ def _by_one_region(run: ComparedRun, straggler: Straggler, slowdown: float | Non
 
 
 def only_waited_for(
-    rule: Rule, run: ComparedRun, leader: Straggler, slowdown: float | None, undisturbed: Undisturbed | None
+    rule: Rule, run: ComparedRun, waits: CoreWaits, slowdown: float | None, undisturbed: Undisturbed | None
 ) -> list[Finding]:
-    """A remark on whom all wait for, where its cure would save little because the others are hardly faster."""
-    mean = mean_over(run)
+    """A remark on whom all wait for, where its cure would save little because the others are hardly faster. waits: for
+    cores, which may be all that the rank is late for."""
+    if (leader := run.replay.stragglers.leader) is None or leader.share <= 0.5:
+        return []
+    mean, waiting = run.replay.what_if.mean_ns, waiting_ms(run, leader) * 1e6
     step, saved = mean(run.replay.stragglers.step_ns), max(mean(leader.alone), 0.0)
-    waiting = waiting_ms(run, leader) * 1e6
+    if mean(in_want_of_a_core(run, leader, waits)) >= _BY_CORES * waiting:
+        return []
     if waiting < _WAITING_PCT / 100 * step or leader.chance > CHANCE:
         return []
     if saved >= IMPACT_BOUNDS[0] / 100 * step:
@@ -367,7 +320,6 @@ def only_waited_for(
     by_turns = undisturbed is not None and undisturbed.turns(IMPACT_BOUNDS[0]) is not None
     if leader.cause in ("host", "unknown") and by_turns:
         return []  # in other steps another one comes last, as TO-I001 says
-    doubt = None if undisturbed is None else without_profiler(leader, "info", undisturbed)[2]
     claim = ComesLast(
         window=run.step_words is WINDOW,
         rank=leader.rank,
@@ -377,14 +329,15 @@ def only_waited_for(
         step=step / 1e6,
         at_best=_saved_at_best(run, leader.rank),
         recorded=undisturbed is not None,
-        loader=_other_loader(run, leader, step - saved),
-        doubt=doubt,
+        doubt=None if undisturbed is None else without_profiler(leader, "info", undisturbed)[2],
     )
-    confidence: Confidence = "low" if leader.cause == "host" and (slowdown or 0) > PROFILED else "medium"
+    other = slowest_other(run.loading_ms, [leader.rank])
+    if leader.cause == "input" and other is not None and other[1] * 1e6 >= _PACED * (step - saved):
+        claim = replace(claim, loader=other[0])
     return [
         rule.finding(
             "info",
-            confidence,
+            "low" if leader.cause == "host" and (slowdown or 0) > PROFILED else "medium",
             claim,
             evidence_of(run, leader, step, saved),
             ranks=[leader.rank],
@@ -405,51 +358,20 @@ def _saved_at_best(run: ComparedRun, rank: int) -> float | None:
     return (run.replay.what_if.mean_ns(run.replay.what_if.replayed_ns) - by_hosts - ends[0]) / 1e6
 
 
-def _other_loader(run: ComparedRun, leader: Straggler, left: float) -> int | None:
-    """The rank whose loader is why a fixed rank's step stays as long. left: of the step, ns."""
-    slowest = slowest_other(run.loading_ms, [leader.rank])
-    if leader.cause != "input" or slowest is None or slowest[1] * 1e6 < _PACED * left:
-        return None
-    return slowest[0]
-
-
-class _Waits(TypedDict, total=False):
-    waiting: float
-    waiting_on_average: float
-    met: int
-    met_waiting: float
-    nobody_waits: bool
-    hidden: bool
-
-
-def _waits(run: ComparedRun, straggler: Straggler, sometimes: bool) -> _Waits:
-    """Who waits for it, and how long."""
-    if (waiting := waiting_ms(run, straggler, sometimes=sometimes)) < 0.01:
-        return {"nobody_waits": True}
-    others = len(run.ranks) - 1
-    if (
-        waiting < VISIBLE * mean_over(run, sometimes=sometimes)(straggler.saved) / 1e6
-        and len(run.replay.stragglers.found) == 1
-    ):
+def _with_waiting(claim: Late, run: ComparedRun, straggler: Straggler, sometimes: bool) -> Late:
+    """With who waits for the rank, and how long."""
+    waiting = waiting_ms(run, straggler, sometimes=sometimes)
+    saved_ms = mean_over(run, sometimes=sometimes)(straggler.saved) / 1e6
+    if waiting < 0.01:
+        return replace(claim, nobody_waits=True)
+    if waiting < VISIBLE * saved_ms and len(run.replay.stragglers.found) == 1:
         behind = [c for c in run.matching.collectives if c.last_rank == straggler.rank]
         met = len({rank for c in behind for rank in c.group}) - 1
-        if not 0 < met < others:
-            return {"hidden": True}
+        if not 0 < met < claim.others:
+            return replace(claim, hidden=True)
         steps = max(len(run.replay.stragglers.step_ns), 1)
-        return {"met": met, "met_waiting": sum(sum(c.wait_ns) for c in behind) / met / steps / 1e6}
-    return {"waiting_on_average": waiting} if sometimes else {"waiting": waiting}
-
-
-def _role_name(run: ComparedRun, rank: int) -> str | None:
-    """What the groups are for in which the others first wait for it, where the run has several such."""
-    role = late_in(run, rank)
-    return None if role is UNSET or not run.roles.several else ROLES[role]
-
-
-def _shared_ends(run: ComparedRun, mean: Callable[[Steps], float]) -> tuple[float, float] | None:
-    """The least and the most that the same steps would take with the work shared evenly, ns; None: one number."""
-    ends = run.replay.what_if.range_steps(WORK_SHARED)
-    return None if ends is None else (mean(ends[0]), mean(ends[1]))
+        return replace(claim, met=met, met_waiting=sum(sum(c.wait_ns) for c in behind) / met / steps / 1e6)
+    return replace(claim, waiting_on_average=waiting) if sometimes else replace(claim, waiting=waiting)
 
 
 def steps_text(steps: Sequence[int]) -> str:

@@ -7,13 +7,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from traceops.across.agreed_steps import ApartInTime, apart_in_time
+from traceops.across.agreed_steps import apart_in_time
 from traceops.across.cross_rank import CrossRank
 from traceops.across.roles import reduced_behind_step
 from traceops.core.capture_failure import CaptureFailure, advice_text, by_cause, cause_text, counted, shorter_schedule
 from traceops.core.claims import reason
 from traceops.core.facts import Fact
-from traceops.core.findings import Evidence, Finding
+from traceops.core.findings import Evidence, Severity
 from traceops.core.rank_text import ranks_text
 from traceops.core.rule import Verdict, described
 from traceops.core.units import clock_text, size_text, stored
@@ -34,23 +34,17 @@ RULES = (CONTRADICTIONS,)
 def judge_contradictions(doubts: Sequence[tuple[str, str]], run: CrossRank) -> Verdict:
     """TO-V007: one finding a file, so that each is named."""
     doubted = {path for path, _ in doubts}
-    apart = apart_in_time([times.summary for times in run.ranks], run.matching)
-    claims: list[tuple[str, validity_claims.Contradiction | validity_claims.OtherCapture]] = [
-        *((path, validity_claims.Contradiction(file=_name(path), path=path, what=what)) for path, what in doubts),
-        *((one.path, _other_capture(one)) for one in apart if one.path not in doubted),
+    claims: list[validity_claims.Contradiction | validity_claims.OtherCapture] = [
+        validity_claims.Contradiction(file=_name(path), path=path, what=what) for path, what in doubts
     ]
-    found = [CONTRADICTIONS.finding("warning", "high", claim, [Evidence(Fact.FILE, path)]) for path, claim in claims]
+    for one in apart_in_time([times.summary for times in run.ranks], run.matching):
+        apart, when = clock_text(abs(one.after_ns) / 1e9), "before" if one.after_ns < 0 else "after"
+        if one.path not in doubted:
+            file, others = _name(one.path), tuple(one.others)
+            other = validity_claims.OtherCapture(file=file, path=one.path, apart=apart, when=when, others=others)
+            claims.append(other)
+    found = [CONTRADICTIONS.finding("warning", "high", one, [Evidence(Fact.FILE, one.path)]) for one in claims]
     return CONTRADICTIONS.verdict(*found, clear=reason("validity", "fit_together"))
-
-
-def _other_capture(one: ApartInTime) -> validity_claims.OtherCapture:
-    return validity_claims.OtherCapture(
-        file=_name(one.path),
-        path=one.path,
-        apart=clock_text(abs(one.after_ns) / 1e9),
-        when="before" if one.after_ns < 0 else "after",
-        others=tuple(one.others),
-    )
 
 
 def _name(path: str) -> str:
@@ -66,7 +60,16 @@ UNEVEN_STEPS = described("validity", "TO-V003")
 def judge_steps(ranks: Sequence[RankSummary], left_out: Sequence[OtherSteps]) -> Verdict:
     """TO-V003: the same steps on every rank."""
     if left_out:
-        return UNEVEN_STEPS.verdict(_left_out(ranks, left_out))
+        used, others = numbered_steps(ranks), {number for one in left_out for number in one.steps}
+        odd, of_used = [one.rank for one in left_out], tuple(summary.rank for summary in ranks)
+        claim = RecordedOthers(ranks=tuple(odd), steps=_span(others), used=of_used, used_steps=_span(set(used)))
+        evidence = [Evidence(Fact.COMMON_STEPS, 0, "steps", len(used | others))]
+        evidence += [Evidence(Fact.STEPS, _span(set(one.steps)), rank=one.rank) for one in left_out[:16]]
+        return UNEVEN_STEPS.verdict(
+            UNEVEN_STEPS.finding(
+                "warning", "high", claim, evidence, ranks=odd, steps=sorted(others), cause=_ENDED_EARLY
+            )
+        )
     steps = {summary.rank: summary.numbered_steps for summary in ranks}
     if not any(steps.values()):
         return UNEVEN_STEPS.not_evaluated(reason("validity", "no_steps_marked"))
@@ -76,35 +79,12 @@ def judge_steps(ranks: Sequence[RankSummary], left_out: Sequence[OtherSteps]) ->
     if common == every:
         return UNEVEN_STEPS.clear(reason("validity", "same_steps", count=len(every), span=_span(every)))
     odd = [rank for rank, own in steps.items() if own != every]
-    return UNEVEN_STEPS.verdict(
-        UNEVEN_STEPS.finding(
-            "warning" if any(summary.steps_by == "profiler" for summary in ranks) else "info",
-            "high",
-            validity_claims.UnevenSteps(ranks=tuple(odd), every=_span(every), common=len(common) or None),
-            [Evidence(Fact.COMMON_STEPS, len(common), "steps", len(every))]
-            + [Evidence(Fact.STEPS, _span(steps[rank]), rank=rank) for rank in odd[:16]],
-            ranks=odd,
-            steps=sorted(every - common),
-        )
-    )
-
-
-def _left_out(ranks: Sequence[RankSummary], left_out: Sequence[OtherSteps]) -> Finding:
-    used = numbered_steps(ranks)
-    others = {number for one in left_out for number in one.steps}
-    odd = [one.rank for one in left_out]
-    return UNEVEN_STEPS.finding(
-        "warning",
-        "high",
-        RecordedOthers(
-            ranks=tuple(odd), steps=_span(others), used=tuple(s.rank for s in ranks), used_steps=_span(set(used))
-        ),
-        [Evidence(Fact.COMMON_STEPS, 0, "steps", len(used | others))]
-        + [Evidence(Fact.STEPS, _span(set(one.steps)), rank=one.rank) for one in left_out[:16]],
-        ranks=odd,
-        steps=sorted(others),
-        cause=_ENDED_EARLY,
-    )
+    uneven = validity_claims.UnevenSteps(ranks=tuple(odd), every=_span(every), common=len(common) or None)
+    evidence = [Evidence(Fact.COMMON_STEPS, len(common), "steps", len(every))]
+    evidence += [Evidence(Fact.STEPS, _span(steps[rank]), rank=rank) for rank in odd[:16]]
+    severity: Severity = "warning" if any(summary.steps_by == "profiler" for summary in ranks) else "info"
+    lacking = sorted(every - common)
+    return UNEVEN_STEPS.verdict(UNEVEN_STEPS.finding(severity, "high", uneven, evidence, ranks=odd, steps=lacking))
 
 
 def _span(steps: set[int]) -> str:
@@ -130,20 +110,14 @@ def judge_whole_steps(inputs: Inputs) -> Verdict:
         return _cut_off(cut, len(ranks), inputs.manifest)
     without = [summary.rank for summary in ranks if summary.steps_by == "window"]
     if len(without) < len(ranks):
-        return NO_WHOLE_STEP.clear(_found(ranks))
+        first = next(summary for summary in ranks if summary.steps_by in STEPS_FOUND)
+        count = len(numbered_steps(ranks))
+        return NO_WHOLE_STEP.clear(steps_found_text(count, first.steps_by, first.step_mark))
     claim, longest = validity_claims.NoStepsMarked(), max(ranks, key=lambda one: one.recorded_ns)
-    window = int(longest.step_edges[-1] - longest.step_edges[0])
+    window, evidence = int(longest.step_edges[-1] - longest.step_edges[0]), [Evidence(Fact.STEPS, 0, "steps", 1)]
     if longest.recorded_ns >= _MUCH_LONGER * window:
-        claim = validity_claims.NoStepsMarked(covered=stored(window / 1e6), recorded=stored(longest.recorded_ns / 1e6))
-    return NO_WHOLE_STEP.verdict(
-        NO_WHOLE_STEP.finding("info", "high", claim, [Evidence(Fact.STEPS, 0, "steps", 1)], ranks=without)
-    )
-
-
-def _found(ranks: Sequence[RankSummary]) -> str:
-    first = next(summary for summary in ranks if summary.steps_by in STEPS_FOUND)
-    count = len(numbered_steps(ranks))
-    return steps_found_text(count, first.steps_by, first.step_mark)
+        claim = replace(claim, covered=stored(window / 1e6), recorded=stored(longest.recorded_ns / 1e6))
+    return NO_WHOLE_STEP.verdict(NO_WHOLE_STEP.finding("info", "high", claim, evidence, ranks=without))
 
 
 def _cut_off(ranks: Sequence[int], count: int, manifest: dict[str, Any]) -> Verdict:
@@ -174,9 +148,7 @@ def ended_before(manifest: Mapping[str, Any], rank: int) -> tuple[int, int] | No
 
 
 MISSING_RANKS = described("validity", "TO-V001")
-
 DAMAGED = described("validity", "TO-V002")
-
 NO_SYNC_IN_BACKWARD = described("validity", "TO-V004")
 
 _MOST_LISTED = 1024  # ranks named in one finding
@@ -255,16 +227,10 @@ def judge_missing(
         ended_of=() if len(missing) == 1 else tuple(short),
         needed=max(needed, default=None),
     )
-    return MISSING_RANKS.verdict(
-        MISSING_RANKS.finding(
-            "info" if single_file else "warning",
-            "high",
-            claim,
-            [Evidence(Fact.RANKS_WITHOUT_A_TRACE, len(missing), "ranks", 0)],
-            ranks=missing[:_MOST_LISTED],
-            cause=_ENDED_EARLY if len(short) == len(missing) else None,
-        )
-    )
+    severity: Severity = "info" if single_file else "warning"
+    evidence = [Evidence(Fact.RANKS_WITHOUT_A_TRACE, len(missing), "ranks", 0)]
+    ranks, cause = missing[:_MOST_LISTED], _ENDED_EARLY if len(short) == len(missing) else None
+    return MISSING_RANKS.verdict(MISSING_RANKS.finding(severity, "high", claim, evidence, ranks=ranks, cause=cause))
 
 
 def judge_backward_sync(ranks: Sequence[RankSummary], manifest: dict[str, Any]) -> Verdict:
@@ -286,15 +252,12 @@ def judge_backward_sync(ranks: Sequence[RankSummary], manifest: dict[str, Any]) 
     if any(after) or None in after:
         return _averaged(after)
     by = seen or f"the strategy {manifest.get('strategy')}"
-    steps = max(backward.steps_with_backward for backward in with_backward.values())
+    claim = validity_claims.NoSync(
+        promised=by, steps=max(backward.steps_with_backward for backward in with_backward.values())
+    )
+    evidence = [Evidence(Fact.STEPS_SYNCHRONISED_INSIDE_BACKWARD, 0, "steps", 1), Evidence(Fact.PROMISED_BY, by)]
     return NO_SYNC_IN_BACKWARD.verdict(
-        NO_SYNC_IN_BACKWARD.finding(
-            "warning",
-            "high",
-            validity_claims.NoSync(promised=by, steps=steps),
-            [Evidence(Fact.STEPS_SYNCHRONISED_INSIDE_BACKWARD, 0, "steps", 1), Evidence(Fact.PROMISED_BY, by)],
-            ranks=sorted(with_backward),
-        )
+        NO_SYNC_IN_BACKWARD.finding("warning", "high", claim, evidence, ranks=sorted(with_backward))
     )
 
 
@@ -350,19 +313,12 @@ def judge_communication(ranks: Sequence[RankSummary], world: int, words: StepWor
         return NO_COMMUNICATION_SEEN.not_evaluated(reason("validity", "gloo"))
     first = on_gpu[0]
     steps = max(len(first.step_numbers), 1)
-    kernels = [
+    evidence = [
         Evidence(Fact.KERNEL, stored(one.total_us / 1e3 / steps), words.unit("ms"), rank=first.rank, subject=one.name)
         for one in first.kernels[:_MOST_KERNELS]
-    ]
-    return NO_COMMUNICATION_SEEN.verdict(
-        NO_COMMUNICATION_SEEN.finding(
-            "info",
-            "medium",
-            validity_claims.NoCommunication(world=world),
-            kernels or [Evidence(Fact.KERNELS_KNOWN_AS_COMMUNICATION, 0, "kernels", 1)],
-            ranks=[summary.rank for summary in on_gpu],
-        )
-    )
+    ] or [Evidence(Fact.KERNELS_KNOWN_AS_COMMUNICATION, 0, "kernels", 1)]
+    claim, seen = validity_claims.NoCommunication(world=world), [summary.rank for summary in on_gpu]
+    return NO_COMMUNICATION_SEEN.verdict(NO_COMMUNICATION_SEEN.finding("info", "medium", claim, evidence, ranks=seen))
 
 
 VALIDITY_RULES = (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from traceops.across.cross_rank import CrossRank
 from traceops.core.claims import reason
 from traceops.core.facts import Fact
@@ -32,15 +34,14 @@ def judge_profiler(inputs: Inputs) -> Verdict:
     severity = None if ratio is None or least is None else severity_of(least, *validity_claims.BOUNDS.slowdown)
     later = _later(inputs.undisturbed, inputs.plain)
     if severity is None and later is not None:
-        claim, measured = validity_claims.LongerAfter(later=later), _measured(later)
-        return PROFILER_COST.verdict(PROFILER_COST.finding("info", "medium", claim, measured, impact_ms=None))
+        claim = validity_claims.LongerAfter(later=later)
+        return PROFILER_COST.verdict(PROFILER_COST.finding("info", "medium", claim, _evidence_of(later)))
     if why := _unknown_cost(inputs, cost):
         return PROFILER_COST.not_evaluated(why)
     assert ratio is not None
     if severity is None:
         return PROFILER_COST.clear(reason("validity", "as_long", ratio=ratio))
-    found = _slowed(inputs, cost, ratio, later, severity)
-    return PROFILER_COST.verdict(found)
+    return PROFILER_COST.verdict(_slowed(inputs, cost, ratio, later, severity))
 
 
 def _unknown_cost(inputs: Inputs, cost: ProfilerCost) -> str:
@@ -61,28 +62,23 @@ def _slowed(
 ) -> Finding:
     undisturbed, plain = inputs.undisturbed, inputs.plain
     profiled, before = inputs.manifest["profiled_step_ms"], inputs.manifest["unprofiled_step_ms"]
-    scaled = undisturbed is not None and undisturbed.scaled
     evidence = [
         Evidence(Fact.PROFILED_BY_UNPROFILED, stored(ratio), "×", validity_claims.BOUNDS.slowdown[0]),
         Evidence(Fact.UNPROFILED_STEP, stored(before), "ms"),
         Evidence(Fact.PROFILED_STEP, stored(profiled), "ms"),
     ]
-    if cost.core_pct >= WAITS_PCT:
-        waits = round(cost.core_pct, 1)
-        evidence.append(Evidence(Fact.WAITS_FOR_A_CORE, waits, "% of recorded steps", WAITS_PCT))
     claim = validity_claims.ProfilerSlowed(
-        ratio=ratio,
-        profiled=profiled,
-        plain=before,
-        typical=None if plain is None or abs(before / plain.ms - 1) < _APART else plain.ms,
-        core_pct=cost.core_pct if cost.core_pct >= WAITS_PCT else None,
-        light=undisturbed is not None,
-        light_ms=undisturbed.light_ms if undisturbed is not None and scaled else None,
-        stretched=undisturbed.stretched if undisturbed is not None and scaled else None,
-        later=later,
+        ratio=ratio, profiled=profiled, plain=before, light=undisturbed is not None, later=later
     )
-    severity = severity if undisturbed is None else "info"
-    return PROFILER_COST.finding(severity, "high", claim, [*evidence, *_measured(later)], impact_ms=None)
+    if plain is not None and abs(before / plain.ms - 1) >= _APART:
+        claim = replace(claim, typical=plain.ms)
+    if undisturbed is not None and undisturbed.scaled:
+        claim = replace(claim, light_ms=undisturbed.light_ms, stretched=undisturbed.stretched)
+    if cost.core_pct >= WAITS_PCT:
+        claim, waits = replace(claim, core_pct=cost.core_pct), round(cost.core_pct, 1)
+        evidence.append(Evidence(Fact.WAITS_FOR_A_CORE, waits, "% of recorded steps", WAITS_PCT))
+    evidence += [] if later is None else _evidence_of(later)
+    return PROFILER_COST.finding(severity if undisturbed is None else "info", "high", claim, evidence)
 
 
 def _later(undisturbed: Undisturbed | None, plain: PlainStep | None) -> validity_claims.After | None:
@@ -94,9 +90,7 @@ def _later(undisturbed: Undisturbed | None, plain: PlainStep | None) -> validity
     return validity_claims.After(pct=100 * (plain.behind_ms / plain.ms - 1), after=plain.behind_ms, before=plain.ms)
 
 
-def _measured(later: validity_claims.After | None) -> list[Evidence]:
-    if later is None:
-        return []
+def _evidence_of(later: validity_claims.After) -> list[Evidence]:
     return [
         Evidence(Fact.STEP_BEHIND_BY_BEFORE, stored(later.after / later.before), "×", SLOWED),
         Evidence(Fact.STEP_BEHIND_THE_WINDOWS, stored(later.after), "ms"),
@@ -115,8 +109,8 @@ def judge_clocks(run: CrossRank, *, known: bool = False) -> Verdict:
     spread_pct = out_of_step_pct(run)
     spread = {"anchors": clocks.anchors, "median": us_text(p50 / 1e3), "p95": us_text(p95 / 1e3)}
     if spread_pct <= MOST_OUT_OF_STEP_PCT and not clocks.unaligned:
-        if not known and (apart := _apart_on_one_host(run)) is not None:
-            return UNALIGNED_CLOCKS.verdict(apart)
+        if not known and (on_two := _apart_on_one_host(run)) is not None:
+            return UNALIGNED_CLOCKS.verdict(on_two)
         return UNALIGNED_CLOCKS.clear(reason("validity", "aligned", **spread))
     if not clocks.unaligned and ends_fit(run):
         window = run.unit == "window"
@@ -124,18 +118,11 @@ def judge_clocks(run: CrossRank, *, known: bool = False) -> Verdict:
     ranks = tuple(clocks.unaligned)
     shared, without_gpu = on_one_host(run), on_cpu(run)
     crowded = shared and without_gpu and not ranks
-    claim = (
-        validity_claims.TooFewShared(ranks=ranks)
-        if ranks
-        else validity_claims.EndsApart(
-            window=run.unit == "window",
-            anchors=clocks.anchors,
-            median=us_text(p50 / 1e3),
-            pct=spread_pct,
-            cores=without_gpu,
-            jumped=not shared,
-        )
+    window, middle, jumped = run.unit == "window", us_text(p50 / 1e3), not shared
+    apart = validity_claims.EndsApart(
+        window=window, anchors=clocks.anchors, median=middle, pct=spread_pct, cores=without_gpu, jumped=jumped
     )
+    claim = validity_claims.TooFewShared(ranks=ranks) if ranks else apart
     bound = round(p50 / 1e3 * MOST_OUT_OF_STEP_PCT / spread_pct, 1) if spread_pct else None
     evidence = [
         Evidence(Fact.SPREAD_OF_ALIGNED_ENDS_MEDIAN, round(p50 / 1e3, 1), "µs", bound),

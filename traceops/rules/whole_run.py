@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -15,10 +15,11 @@ from traceops.across.run_steps import Occasion, Share, WholeRun
 from traceops.across.whole_run import START
 from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
-from traceops.core.findings import MOST_STEPS, Evidence, Finding, Severity, severity_of
+from traceops.core.findings import MOST_STEPS, Confidence, Evidence, Finding, Severity, severity_of
 from traceops.core.rule import Verdict, described
 from traceops.core.units import percent_text, stored
 from traceops.rules.inputs import Inputs
+from traceops.rules.shared import line_of
 from traceops.rules.steps import causes_of_unlike
 from traceops.rules.whole_run_claims import BOUNDS, PartOfRank, PartOfRun
 from traceops.traces.observed import Compilation
@@ -79,17 +80,12 @@ def judge_phases(inputs: Inputs) -> list[Verdict]:
                  line=max(one.place.line, 1))
         for one in rounds.phases
     ]  # fmt: skip
+    severity = severity_of(outside_pct(rounds), *BOUNDS.phases_pct) or "info"
+    confidence: Confidence = "high" if rounds.steps > 1 or rounds.stages else "medium"
+    ranks, impact = inputs.whole.ranks, stored(sum(one.ms for one in outside) / rounds.steps) if outside else None
     return [
         PHASES.verdict(
-            PHASES.finding(
-                severity_of(outside_pct(rounds), *BOUNDS.phases_pct) or "info",
-                "high" if rounds.steps > 1 or rounds.stages else "medium",
-                claim,
-                evidence,
-                ranks=inputs.whole.ranks,
-                impact_ms=stored(sum(one.ms for one in outside) / rounds.steps) if outside else None,
-                cause=cause,
-            )
+            PHASES.finding(severity, confidence, claim, evidence, ranks=ranks, impact_ms=impact, cause=cause)
         )
     ]
 
@@ -191,10 +187,6 @@ def _finding(run: WholeRun, one: Occasion, inputs: Inputs) -> Finding:
         cause=one.cause,
         pct=one.share_pct,
         ranks=() if set(one.ranks) == set(run.ranks) else tuple(one.ranks),
-        place=None if place is None else place.said,
-        placed=None
-        if place is None
-        else ("all" if one.placed > _NEARLY_ALL else "most" if one.placed > _MOST else "some"),
         times=one.times,
         steps=steps,
         more=more,
@@ -207,29 +199,20 @@ def _finding(run: WholeRun, one: Occasion, inputs: Inputs) -> Finding:
         Evidence(Fact.LONGER, stored(more), "ms each time"),
         Evidence(Fact.TYPICAL_STEP, stored(run.typical_ms), "ms"),
     ]
-    if place is not None and place.text:
-        evidence.append(Evidence(Fact.LINE, place.text, file=place.file, line=max(place.line, 1)))
+    if place is not None:
+        placed = "all" if one.placed > _NEARLY_ALL else "most" if one.placed > _MOST else "some"
+        claim = replace(claim, place=place.said, placed=placed)
+        evidence += line_of(place)
+    severity, impact = _severity(one.cause, one.share_pct), stored(one.more_ms / max(steps, 1))
+    confidence: Confidence = "high" if one.cause != "host" else "medium"
+    ranks, unlike = one.ranks, one.steps[:MOST_STEPS]
     return UNLIKE_OVER_RUN.finding(
-        _severity(one.cause, one.share_pct),
-        "high" if one.cause != "host" else "medium",
-        claim,
-        evidence,
-        ranks=one.ranks,
-        steps=one.steps[:MOST_STEPS],
-        impact_ms=stored(one.more_ms / max(steps, 1)),
-        cause=one.cause,
+        severity, confidence, claim, evidence, ranks=ranks, steps=unlike, impact_ms=impact, cause=one.cause
     )
 
 
-class Compiled(TypedDict, total=False):
-    """Facts of a claim: the function that was compiled, and torch's reason."""
-
-    compiled: str
-    why: str | None
-
-
-def what_was_compiled(told: Sequence[Compilation]) -> Compiled:
-    """The function that was compiled most, and torch's own reason, as facts; none where nothing was."""
+def what_was_compiled(told: Sequence[Compilation]) -> dict[str, Any]:
+    """The function that was compiled most, and torch's own reason, as facts of a claim; none where nothing was."""
     if not told:
         return {}
     most = max(told, key=lambda c: (c.us, c.function))
@@ -274,33 +257,19 @@ def _recompiled(run: WholeRun, inputs: Inputs) -> list[Finding]:
     share = min(100 * spent_ms / took_ms, 100.0) if took_ms else 0.0
     if len(steps) < _LEAST_TIMES or share < BOUNDS.unlike_pct[0]:
         return []
-    count = len(run.numbers) - 1
-    claim = PartOfRank(
-        cause="recompilation",
-        pct=share,
-        rank=rank,
-        count=len(steps),
-        steps=count,
-        spent=spent_ms,
-        last=steps[-1],
-        **what_was_compiled(again[rank]),
-    )
-    return [
-        UNLIKE_OVER_RUN.finding(
-            _severity("recompilation", share) if steps[-1] >= first + START else "info",
-            "high",
-            claim,
-            [
-                Evidence(Fact.OF_TIME, stored(share), "%", BOUNDS.unlike_pct[0], rank),
-                Evidence(Fact.CAME, len(steps), f"of {count} steps", rank=rank),
-                Evidence(Fact.COMPILING, stored(spent_ms), "ms", rank=rank),
-            ],
-            ranks=[rank],
-            steps=steps[:MOST_STEPS],
-            impact_ms=stored(spent_ms / count),
-            cause="recompilation",
-        )
+    count, cause, compiled = len(run.numbers) - 1, "recompilation", what_was_compiled(again[rank])
+    claim = PartOfRank(cause=cause, pct=share, rank=rank, count=len(steps), steps=count, **compiled)
+    claim = replace(claim, spent=spent_ms, last=steps[-1])
+    evidence = [
+        Evidence(Fact.OF_TIME, stored(share), "%", BOUNDS.unlike_pct[0], rank),
+        Evidence(Fact.CAME, len(steps), f"of {count} steps", rank=rank),
+        Evidence(Fact.COMPILING, stored(spent_ms), "ms", rank=rank),
     ]
+    severity, impact = _severity(cause, share) if steps[-1] >= first + START else "info", stored(spent_ms / count)
+    found = UNLIKE_OVER_RUN.finding(
+        severity, "high", claim, evidence, ranks=[rank], steps=steps[:MOST_STEPS], impact_ms=impact, cause=cause
+    )
+    return [found]
 
 
 def _spread(run: WholeRun, cause: str, shares: Mapping[int, Share], inputs: Inputs) -> Finding | None:
@@ -312,15 +281,12 @@ def _spread(run: WholeRun, cause: str, shares: Mapping[int, Share], inputs: Inpu
     steps = int(run.timed.sum()) - len(run.start)
     own = [c for one in inputs.observed if one.rank == rank for c in one.compilations if c.reason]
     compiled = what_was_compiled(own if cause == "recompilation" else ())
+    claim = PartOfRank(cause=cause, pct=share.pct, rank=rank, count=share.steps, steps=steps, **compiled)
+    evidence = [
+        Evidence(Fact.OF_TIME, round(share.pct, 2), "%", BOUNDS.spread_pct, rank),
+        Evidence(Fact.CAME, share.steps, f"of {steps} steps", rank=rank),
+    ]
+    severity, impact = _severity(cause, share.pct), share.pct / 100 * run.total_ms / max(int(run.timed.sum()), 1)
     return UNLIKE_OVER_RUN.finding(
-        _severity(cause, share.pct),
-        "high",
-        PartOfRank(cause=cause, pct=share.pct, rank=rank, count=share.steps, steps=steps, **compiled),
-        [
-            Evidence(Fact.OF_TIME, round(share.pct, 2), "%", BOUNDS.spread_pct, rank),
-            Evidence(Fact.CAME, share.steps, f"of {steps} steps", rank=rank),
-        ],
-        ranks=[rank],
-        impact_ms=stored(share.pct / 100 * run.total_ms / max(int(run.timed.sum()), 1)),
-        cause=cause,
+        severity, "high", claim, evidence, ranks=[rank], impact_ms=stored(impact), cause=cause
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -14,11 +15,11 @@ from traceops.across.rank_times import RankTimes
 from traceops.across.run_use import unfair_waits
 from traceops.core.claims import reason
 from traceops.core.facts import Fact
-from traceops.core.findings import Evidence, Finding, severity_of
+from traceops.core.findings import Confidence, Evidence, severity_of
 from traceops.core.rule import Verdict, described
 from traceops.core.units import stored
 from traceops.rules.inputs import Inputs
-from traceops.rules.shared import core_wait_ms, waited_for_ms
+from traceops.rules.shared import core_wait_ms, line_of, on_cpu, waited_for_ms
 from traceops.rules.stragglers import held_by_cores
 from traceops.rules.whole_run_claims import BOUNDS, HostLonger
 
@@ -39,40 +40,32 @@ def judge(inputs: Inputs) -> list[Verdict]:
         return [HOST_LONGER.not_evaluated(reason("whole_run", "one_rank"))]
     if any(not own for own in run.host.values()):
         return [HOST_LONGER.not_evaluated(reason("whole_run", "few_looks"))]
-    found: list[Longer] = []
-    by_cores: list[Longer] = []
-    as_peers: list[Longer] = []
+    found: dict[int, Longer] = {}  # the first of each rank
+    # Why hosts that are longer are not so by themselves
+    reasons: dict[str, Any] = {"pct": BOUNDS.longer_pct[0]}
     held = held_by_cores(inputs.run, unfair_waits(inputs.observed, inputs.machine))
     for one in seen_longer(inputs)[:_MOST_LOOKED]:
         waited = max(core_wait_ms(inputs, one.rank), held[one.rank].waited_ms if one.rank in held else 0.0)
         if (left := _with_loaders(one, inputs)) is None:
-            as_peers.append(one)
+            slowest = slowest_other(inputs.run.loading_ms, [one.rank])
+            if "waiting" not in reasons and slowest is not None:
+                reasons |= {"waiting": one.rank, "slowest": slowest[0], "loading": slowest[1]}
         elif waited >= _BY_CORES * one.more_ms:
-            by_cores.append(left)
+            reasons = {"rank": left.rank, "place": left.place.said} | reasons
         else:
-            found.append(_as_replayed(left, inputs))
-    typical = run.typical_ms
-    return [
-        HOST_LONGER.verdict(
-            *(_finding(one, typical) for one in _first_of_each_rank(found)),
-            clear="" if found else _alike(inputs, by_cores, as_peers),
+            found.setdefault(one.rank, _as_replayed(left, inputs))
+    findings = []
+    for one in found.values():
+        costs = one.more_ms if one.claimed_ms is None else one.claimed_ms
+        severity = severity_of(100 * costs / run.typical_ms, *BOUNDS.longer_pct) or "info"  # of what its cure saves
+        confidence: Confidence = "high" if one.looks >= 20 else "medium"
+        cause, claim = "input" if one.does == "input" else "host", claim_for(one)
+        findings.append(
+            HOST_LONGER.finding(
+                severity, confidence, claim, evidence(one), ranks=[one.rank], impact_ms=stored(costs), cause=cause
+            )
         )
-    ]
-
-
-def _alike(inputs: Inputs, by_cores: Sequence[Longer], as_peers: Sequence[Longer]) -> str:
-    """That no host is longer by itself, and which are longer for another reason."""
-    slowest = slowest_other(inputs.run.loading_ms, [as_peers[0].rank]) if as_peers else None
-    return reason(
-        "whole_run",
-        "alike",
-        pct=BOUNDS.longer_pct[0],
-        rank=by_cores[0].rank if by_cores else None,
-        place=by_cores[0].place.said if by_cores else None,
-        waiting=as_peers[0].rank if as_peers else None,
-        slowest=None if slowest is None else slowest[0],
-        loading=None if slowest is None else slowest[1],
-    )
+    return [HOST_LONGER.verdict(*findings, clear="" if found else reason("whole_run", "alike", **reasons))]
 
 
 def seen_longer(inputs: Inputs, late: Collection[int] = ()) -> list[Longer]:
@@ -83,7 +76,7 @@ def seen_longer(inputs: Inputs, late: Collection[int] = ()) -> list[Longer]:
     assert inputs.whole is not None
     found = longer_on_one(inputs.whole, late)
     ranks = {times.summary.rank: times for times in inputs.run.ranks}
-    if not any(times.summary.on_gpu for times in ranks.values()):
+    if on_cpu(inputs.run):
         return [one for one in found if one.rank in late or not _behind_another(one, inputs.run)]
     if not inputs.run.split:
         return []
@@ -140,43 +133,18 @@ def _as_replayed(one: Longer, inputs: Inputs) -> Longer:
     late = run.replay.stragglers.leader if run.replay is not None else None
     if late is None or late.rank != one.rank or run.replay is None or not run.replay.what_if.holds:
         return one
-    if _others_wait_ms(run, one.rank) < _AS_LONG * one.more_ms:
+    # What the median other rank waits longer than this one in the recorded steps, ms per step
+    others = {times.summary.rank: times.mean_ms("comm_wait") for times in run.ranks}
+    own = others.pop(one.rank, 0.0)
+    if not others or statistics.median(others.values()) - own < _AS_LONG * one.more_ms:
         return one
     saved = max(run.replay.what_if.mean_ns(late.alone), 0.0) / 1e6
     return replace(one, claimed_ms=min(one.more_ms if one.claimed_ms is None else one.claimed_ms, saved))
 
 
-def _others_wait_ms(run: CrossRank, rank: int) -> float:
-    """What the median other rank waits longer than this one in the recorded steps, ms per step."""
-    waits = {times.summary.rank: times.mean_ms("comm_wait") for times in run.ranks}
-    own = waits.pop(rank, 0.0)
-    return statistics.median(waits.values()) - own if waits else 0.0
-
-
 def _idle_ms(times: RankTimes) -> float:
     """The device's, for its host."""
     return sum(times.mean_ms(bucket) for bucket in ("idle_host", "idle_input", "idle_sync"))
-
-
-def _first_of_each_rank(found: Sequence[Longer]) -> list[Longer]:
-    seen: dict[int, Longer] = {}
-    for one in found:
-        seen.setdefault(one.rank, one)
-    return list(seen.values())
-
-
-def _finding(one: Longer, step_ms: float) -> Finding:
-    costs = one.more_ms if one.claimed_ms is None else one.claimed_ms
-    pct = 100 * costs / step_ms  # of what its cure saves
-    return HOST_LONGER.finding(
-        severity_of(pct, *BOUNDS.longer_pct) or "info",
-        "high" if one.looks >= 20 else "medium",
-        claim_for(one),
-        evidence(one),
-        ranks=[one.rank],
-        impact_ms=stored(costs),
-        cause="input" if one.does == "input" else "host",
-    )
 
 
 def claim_for(one: Longer) -> HostLonger:
@@ -193,14 +161,9 @@ def claim_for(one: Longer) -> HostLonger:
 
 def evidence(one: Longer) -> list[Evidence]:
     """What stands behind it."""
-    told = [
-        Evidence(
-            Fact.HOST_IN, stored(one.ms), "ms/step", rank=one.rank, peers=stored(one.peers_ms), subject=one.place.said
-        ),
+    ms, peers = stored(one.ms), stored(one.peers_ms)
+    return [
+        Evidence(Fact.HOST_IN, ms, "ms/step", rank=one.rank, peers=peers, subject=one.place.said),
         Evidence(Fact.LOOKS, one.looks, "looks", rank=one.rank),
+        *line_of(one.place, one.rank),
     ]
-    if one.place.text:
-        told.append(
-            Evidence(Fact.LINE, one.place.text, rank=one.rank, file=one.place.file, line=max(one.place.line, 1))
-        )
-    return told

@@ -8,14 +8,14 @@ from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from traceops.across.run_use import MachineUse, RecordedWait, Stranger, recorded_waits, unfair_waits
+from traceops.across.run_use import MachineUse, RecordedWait, recorded_waits, unfair_waits
 from traceops.core.claims import Claim, reason, restated
 from traceops.core.facts import Fact
-from traceops.core.findings import Evidence, Finding
+from traceops.core.findings import Confidence, Evidence, Finding, Severity
 from traceops.core.rule import Verdict, described
 from traceops.core.units import stored
 from traceops.rules.inputs import Inputs
-from traceops.rules.shared import WAITS_PCT, crowded_peers_pct
+from traceops.rules.shared import WAITS_PCT, crowded_peers_pct, on_cpu
 from traceops.rules.stragglers import HeldByCores, held_by_cores
 from traceops.rules.whole_run_claims import (
     BOUNDS,
@@ -49,34 +49,27 @@ def judge(inputs: Inputs) -> list[Verdict]:
     each = [one for use in uses for one in (_gpu(use, uses, inputs), _cores(use, uses)) if one is not None]
     told = [_with_cost(one, held) for one in [*_alike(each, len(uses)), *_taken(uses)]]
     named = {rank for one in told if one.kind in _OF_CORES for rank in one.ranks}
-    told += [_late_for_cores(one) for rank, one in held.items() if rank not in named]
+    # Ranks whose recorded steps alone show that they wait: the launcher saw too little of it, or another time
+    for one in (one for rank, one in held.items() if rank not in named):
+        late = Waiting(rank=one.rank, step=one.step_ms, saved=one.saved_ms)
+        claim, fact = (
+            LateForCore(rank=one.rank, waited=one.waited_ms, late=late),
+            Fact.WAITS_FOR_A_CORE_BEYOND_ITS_PEERS,
+        )
+        evidence = [
+            Evidence(fact, stored(one.waited_ms), "ms/step", rank=one.rank),
+            Evidence(Fact.STEP, stored(one.step_ms), "ms"),
+        ]
+        ranks, impact = [one.rank], stored(one.saved_ms)
+        told.append(
+            MACHINE.finding("warning", "medium", claim, evidence, ranks=ranks, impact_ms=impact, cause="shared_cores")
+        )
     waits = recorded_waits(inputs.observed)
-    on_cpu = not any(times.summary.on_gpu for times in inputs.run.ranks)
-    told += in_recorded_steps(waits, uses, named | held.keys(), on_cpu=on_cpu)
+    told += in_recorded_steps(waits, uses, named | held.keys(), on_cpu=on_cpu(inputs.run))
     if not uses and not told:
         return [MACHINE.not_evaluated(reason("whole_run", "not_sampled"))]
     most = max((use.waited_pct or 0.0 for use in uses), default=0.0)
     return [MACHINE.verdict(*told, clear=reason("whole_run", "machine_clear", pct=most))]
-
-
-def _late_for_cores(one: HeldByCores) -> Finding:
-    """Of a rank whose recorded steps alone tell that it waits: the launcher saw too little of it, or another time."""
-    return MACHINE.finding(
-        "warning",
-        "medium",
-        LateForCore(rank=one.rank, waited=one.waited_ms, late=_waiting(one)),
-        [
-            Evidence(Fact.WAITS_FOR_A_CORE_BEYOND_ITS_PEERS, stored(one.waited_ms), "ms/step", rank=one.rank),
-            Evidence(Fact.STEP, stored(one.step_ms), "ms"),
-        ],
-        ranks=[one.rank],
-        impact_ms=stored(one.saved_ms),
-        cause="shared_cores",
-    )
-
-
-def _waiting(one: HeldByCores) -> Waiting:
-    return Waiting(rank=one.rank, step=one.step_ms, saved=one.saved_ms)
 
 
 def _with_cost(found: Finding, held: Mapping[int, HeldByCores]) -> Finding:
@@ -86,8 +79,48 @@ def _with_cost(found: Finding, held: Mapping[int, HeldByCores]) -> Finding:
         return found
     worst = max(late, key=lambda one: one.saved_ms)
     severity = "warning" if found.severity == "info" else found.severity
-    said = restated(found, _OF_CORES[str(found.kind)], late=_waiting(worst))
+    waiting = Waiting(rank=worst.rank, step=worst.step_ms, saved=worst.saved_ms)
+    said = restated(found, _OF_CORES[str(found.kind)], late=waiting)
     return replace(said, severity=severity, impact_ms=stored(worst.saved_ms))
+
+
+def _gpu(use: MachineUse, uses: tuple[MachineUse, ...], inputs: Inputs) -> Finding | None:
+    """Another process on a rank's GPU, or where the GPU computes longer, a lower clock. The process may cost: a host
+    that sets the pace does so too where each of its kernels starts late."""
+    before, rank = inputs.found_before("TO-S001", "TO-S002"), use.rank
+    late = any(rank in found.ranks and found.cause == "gpu_compute" for found in before)
+    others = [one for one in use.on_gpu if (one.busy_pct or 0.0) >= BOUNDS.stranger_pct or late]
+    if not others:
+        return _clock(use, uses) if late else None
+    one, times = others[0], inputs.run.times_of(rank)
+    claim = OtherProcess(rank=rank, pid=one.pid, memory=one.bytes, busy=one.busy_pct)
+    evidence = [
+        Evidence(Fact.PID, one.pid, rank=rank),
+        Evidence(Fact.MEMORY, one.bytes, "bytes", rank=rank),
+        Evidence(Fact.BUSY, one.busy_pct, _OF_GPU_TIME, rank=rank),
+    ]
+    # Kernels of this rank wait for so many ms of the recorded step in which nothing of it runs.
+    if times is not None and times.summary.on_gpu and (times.share_pct("idle_dependency") or 0.0) >= _QUEUED_PCT:
+        queued = times.mean_ms("idle_dependency")
+        claim = replace(claim, queued=queued, step=times.step_ms)
+        evidence.append(Evidence(Fact.BUCKET, stored(queued), "ms/step", rank=rank, subject="idle_dependency"))
+    confidence: Confidence = "high" if late or one.busy_pct is not None else "medium"
+    return MACHINE.finding("warning", confidence, claim, evidence, ranks=[rank], cause="other_process")
+
+
+def _clock(use: MachineUse, uses: tuple[MachineUse, ...]) -> Finding | None:
+    clocks = [one.mhz for one in uses if one.rank != use.rank and one.mhz is not None]
+    if use.mhz is None or not clocks or use.mhz >= BOUNDS.clock * statistics.median(clocks):
+        return None
+    why = next((name for name in ("power_cap", "too_hot") if (use.reasons or {}).get(name, 0.0) >= 50.0), None)
+    others, most = statistics.median(clocks), None if use.gpu is None else use.gpu.most_mhz or None
+    claim = SlowClock(rank=use.rank, mhz=use.mhz, most=most, others=others, reason=why)
+    evidence = [
+        Evidence(Fact.CLOCK, use.mhz, "MHz", rank=use.rank, peers=others),
+        Evidence(Fact.POWER, use.power_w, "W", rank=use.rank),
+        Evidence(Fact.TEMPERATURE, use.celsius, "°C", rank=use.rank),
+    ]
+    return MACHINE.finding("warning", "high", claim, evidence, ranks=[use.rank], cause=why or "slow_clock")
 
 
 def _of_another_host(use: MachineUse, uses: tuple[MachineUse, ...]) -> float:
@@ -99,98 +132,25 @@ def _of_another_host(use: MachineUse, uses: tuple[MachineUse, ...]) -> float:
     return min((statistics.median(own) for own in by_host.values()), default=float("inf"))
 
 
-def _gpu(use: MachineUse, uses: tuple[MachineUse, ...], inputs: Inputs) -> Finding | None:
-    """Another process on a rank's GPU, or where the GPU computes longer, a lower clock."""
-    late = any(
-        use.rank in found.ranks and found.cause == "gpu_compute" for found in inputs.found_before("TO-S001", "TO-S002")
-    )
-    others = [one for one in use.on_gpu if (one.busy_pct or 0.0) >= BOUNDS.stranger_pct or late]
-    if others:
-        return _other_process(use.rank, others[0], inputs, late=late)
-    return _clock(use, uses) if late else None
-
-
-def _other_process(rank: int, one: Stranger, inputs: Inputs, *, late: bool) -> Finding:
-    """It may cost: a host that sets the pace does so too where each of its kernels starts late."""
-    # Kernels of this rank wait for so many ms of the recorded step in which nothing of it runs.
-    times = inputs.run.times_of(rank)
-    share = None if times is None or not times.summary.on_gpu else times.share_pct("idle_dependency")
-    if times is None or share is None or share < _QUEUED_PCT:
-        queued, step = None, None
-    else:
-        queued, step = times.mean_ms("idle_dependency"), times.step_ms
-    evidence = [
-        Evidence(Fact.PID, one.pid, rank=rank),
-        Evidence(Fact.MEMORY, one.bytes, "bytes", rank=rank),
-        Evidence(Fact.BUSY, one.busy_pct, _OF_GPU_TIME, rank=rank),
-    ]
-    if queued is not None:
-        evidence.append(Evidence(Fact.BUCKET, stored(queued), "ms/step", rank=rank, subject="idle_dependency"))
-    return MACHINE.finding(
-        "warning",
-        "high" if late or one.busy_pct is not None else "medium",
-        OtherProcess(rank=rank, pid=one.pid, memory=one.bytes, busy=one.busy_pct, queued=queued, step=step),
-        evidence,
-        ranks=[rank],
-        cause="other_process",
-    )
-
-
-def _clock(use: MachineUse, uses: tuple[MachineUse, ...]) -> Finding | None:
-    clocks = [one.mhz for one in uses if one.rank != use.rank and one.mhz is not None]
-    if use.mhz is None or not clocks or use.mhz >= BOUNDS.clock * statistics.median(clocks):
-        return None
-    why = next((name for name in ("power_cap", "too_hot") if (use.reasons or {}).get(name, 0.0) >= 50.0), None)
-    others = statistics.median(clocks)
-    most = None if use.gpu is None else use.gpu.most_mhz or None
-    return MACHINE.finding(
-        "warning",
-        "high",
-        SlowClock(rank=use.rank, mhz=use.mhz, most=most, others=others, reason=why),
-        [
-            Evidence(Fact.CLOCK, use.mhz, "MHz", rank=use.rank, peers=others),
-            Evidence(Fact.POWER, use.power_w, "W", rank=use.rank),
-            Evidence(Fact.TEMPERATURE, use.celsius, "°C", rank=use.rank),
-        ],
-        ranks=[use.rank],
-        cause=why or "slow_clock",
-    )
-
-
 def _cores(use: MachineUse, uses: tuple[MachineUse, ...]) -> Finding | None:
     if (waited := use.waited_pct) is None or waited < WAITS_PCT:
         return None
-    peers = crowded_peers_pct(use, uses)
-    crowded = use.crowded_pct or 0.0
+    peers, crowded = crowded_peers_pct(use, uses), use.crowded_pct or 0.0
     alone = len(uses) > 1 and crowded >= _PEERS * min(peers, _of_another_host(use, uses))
     others = use.on_cores
     there = sum(one.busy_pct or 0.0 for one in others) >= _OTHERS_PCT
-    listed = [*map(_process, others[:_LISTED]), *(["and others"] if len(others) > _LISTED else [])]
-    return MACHINE.finding(
-        "warning" if alone or there or waited >= BOUNDS.core_pct else "info",
-        "high",
-        WaitsForCore(
-            rank=use.rank,
-            pct=waited,
-            crowded=crowded or None,
-            others=peers if len(uses) > 1 else None,
-            processes=tuple(listed) if there else (),
-        ),
-        [
-            Evidence(Fact.WAITS_FOR_A_CORE, round(waited, 1), "% of the time", WAITS_PCT, use.rank),
-            Evidence(Fact.NO_CORE_WHEN_WANTED, round(crowded, 1), "%", rank=use.rank, peers=round(peers, 1)),
-            *(
-                Evidence(Fact.PID, one.pid, f"{one.name or 'a process'}, {one.busy_pct or 0:.0f} % of a core")
-                for one in others[:_LISTED]
-            ),
-        ],
-        ranks=[use.rank],
-        cause="shared_cores",
-    )
-
-
-def _process(one: Stranger) -> str:
-    return f"pid {one.pid} ({one.name}, {one.busy_pct or 0.0:.0f} % of a core)"
+    listed = [f"pid {one.pid} ({one.name}, {one.busy_pct or 0.0:.0f} % of a core)" for one in others[:_LISTED]]
+    claim = WaitsForCore(rank=use.rank, pct=waited, crowded=crowded or None, others=peers if len(uses) > 1 else None)
+    if there:
+        claim = replace(claim, processes=(*listed, *["and others"] * (len(others) > _LISTED)))
+    evidence = [
+        Evidence(Fact.WAITS_FOR_A_CORE, round(waited, 1), "% of the time", WAITS_PCT, use.rank),
+        Evidence(Fact.NO_CORE_WHEN_WANTED, round(crowded, 1), "%", rank=use.rank, peers=round(peers, 1)),
+    ]
+    for one in others[:_LISTED]:
+        evidence.append(Evidence(Fact.PID, one.pid, f"{one.name or 'a process'}, {one.busy_pct or 0:.0f} % of a core"))
+    severity: Severity = "warning" if alone or there or waited >= BOUNDS.core_pct else "info"
+    return MACHINE.finding(severity, "high", claim, evidence, ranks=[use.rank], cause="shared_cores")
 
 
 def _taken(uses: Sequence[MachineUse]) -> list[Finding]:
@@ -204,16 +164,9 @@ def _taken(uses: Sequence[MachineUse]) -> list[Finding]:
     found = []
     for (cause, _), own in by_host.items():
         ranks, pct = tuple(rank for rank, _ in own), max(pct for _, pct in own)
-        found.append(
-            MACHINE.finding(
-                "warning",
-                "medium",
-                CoresTaken(ranks=ranks, cause=cause, pct=pct),
-                [Evidence(Fact.TAKEN, round(pct, 1), _TAKEN[cause], BOUNDS.taken_pct, ranks[0], subject=cause)],
-                ranks=ranks,
-                cause=cause,
-            )
-        )
+        claim = CoresTaken(ranks=ranks, cause=cause, pct=pct)
+        taken = Evidence(Fact.TAKEN, round(pct, 1), _TAKEN[cause], BOUNDS.taken_pct, ranks[0], subject=cause)
+        found.append(MACHINE.finding("warning", "medium", claim, [taken], ranks=ranks, cause=cause))
     return found
 
 
@@ -244,22 +197,11 @@ def in_recorded_steps(
         return []
     worst, ranks = max(waiting, key=lambda rank: waiting[rank]), sorted(waiting)
     much = any(waits[rank].beside_pct >= BOUNDS.core_pct and rank not in of_run for rank in waiting)
-    return [
-        MACHINE.finding(
-            "warning" if much else "info",
-            "high",
-            WaitsInRecorded(
-                rank=worst,
-                pct=waiting[worst],
-                ranks=tuple(ranks) if len(ranks) > 1 else (),
-                whole=of_run.get(worst),
-                on_cpu=on_cpu,
-            ),
-            [
-                Evidence(Fact.WAITS_FOR_A_CORE, round(waiting[rank], 1), "% of recorded steps", least[rank], rank)
-                for rank in sorted(ranks, key=lambda rank: -waiting[rank])[:_MOST_SHOWN]
-            ],
-            ranks=ranks,
-            cause="shared_cores",
-        )
+    several = tuple(ranks) if len(ranks) > 1 else ()
+    claim = WaitsInRecorded(rank=worst, pct=waiting[worst], ranks=several, whole=of_run.get(worst), on_cpu=on_cpu)
+    evidence = [
+        Evidence(Fact.WAITS_FOR_A_CORE, round(waiting[rank], 1), "% of recorded steps", least[rank], rank)
+        for rank in sorted(ranks, key=lambda rank: -waiting[rank])[:_MOST_SHOWN]
     ]
+    severity: Severity = "warning" if much else "info"
+    return [MACHINE.finding(severity, "high", claim, evidence, ranks=ranks, cause="shared_cores")]

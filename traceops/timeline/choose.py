@@ -13,7 +13,7 @@ from msgspec import Struct
 from traceops.across.cross_rank import CrossRank
 from traceops.core.errors import UsageError
 from traceops.core.findings import Finding
-from traceops.core.rank_text import runs_of
+from traceops.core.rank_text import ranks_in, runs_of
 from traceops.measure.summary import RankSummary
 from traceops.pipeline.mapping.executors import map_in_processes
 from traceops.timeline.keep import step_windows
@@ -53,27 +53,24 @@ def around_finding(name: str, findings: Sequence[Finding], run: CrossRank, prese
     return Around(finding, tuple(sorted(shown)), None if step is None else (step,))
 
 
-def finding_name(name: str) -> str:
+def finding_name(name: str, example: str = "TO-S001") -> str:
     """A finding's name in one spelling: 'TO-S001', 'TO-S001.2'. Raises UsageError where it is none."""
     match = _NAME.fullmatch(name.strip()) or _NAME.fullmatch(f"TO-{name.strip()}")
     if match is None:
-        raise UsageError(f"{name!r} is no finding; take one such as TO-S001")
+        raise UsageError(f"{name!r} is no finding; take one such as {example}")
     return match["rule"].upper() + (f".{match['place']}" if match["place"] not in (None, "1") else "")
 
 
 def find_named(name: str, findings: Sequence[Finding]) -> Finding:
     """The finding of that name; raises UsageError where there is none."""
-    match = _NAME.fullmatch(name.strip()) or _NAME.fullmatch(f"TO-{name.strip()}")
     rules = list(dict.fromkeys(finding.rule for finding in findings))
-    if match is None:
-        raise UsageError(f"{name!r} is no finding; take one such as {rules[0] if rules else 'TO-S001'}")
-    own = [finding for finding in findings if finding.rule == match["rule"].upper()]
-    place = int(match["place"] or 1)
-    if place > len(own):
+    rule, _, place = finding_name(name, rules[0] if rules else "TO-S001").partition(".")
+    own = [finding for finding in findings if finding.rule == rule]
+    if int(place or 1) > len(own):
         raise UsageError(
             f"this run has no finding {name.strip()}; it has {', '.join(rules) if rules else 'none at all'}"
         )
-    return own[place - 1]
+    return own[int(place or 1) - 1]
 
 
 def _wait(run: CrossRank, rank: int, step: int | None) -> int:
@@ -151,12 +148,7 @@ def windows_of(
 
 def listed(noun: str, numbers: Iterable[int]) -> str:
     """`ranks 0-2, 5`."""
-    ordered = sorted(numbers)
-    runs: list[tuple[int, int]] = []
-    for number in ordered:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1] = runs[-1][0], number
-        else:
-            runs.append((number, number))
+    runs = runs_of(numbers)
     texts = [f"{first}" if first == last else f"{first}-{last}" for first, last in runs[:_MOST_LISTED]]
-    return f"{noun}{'' if len(ordered) == 1 else 's'} {', '.join(texts)}{' …' if len(runs) > len(texts) else ''}"
+    several = "" if ranks_in(runs) == 1 else "s"
+    return f"{noun}{several} {', '.join(texts)}{' …' if len(runs) > len(texts) else ''}"

@@ -4,7 +4,6 @@ Field numbers are those of protos/perfetto/trace/ in Perfetto's repository; they
 
 from __future__ import annotations
 
-import functools
 import re
 import struct
 from bisect import bisect_right
@@ -135,14 +134,14 @@ class Packets:
 
     def slices(self, uuid: int, bars: Sequence[Bar]) -> bytes:
         """Begins and ends of slices that nest or do not touch, sorted by begin, the longer first."""
-        on, ends = number(11, uuid), self._event(_END + number(11, uuid))
+        on, ends = number(11, uuid), data(_EVENT, _END + number(11, uuid))
         out: list[bytes] = []
         open_ends: list[int] = []
         for bar in bars:
             while open_ends and open_ends[-1] <= bar.start:
                 out.append(self._packet(open_ends.pop(), ends))
             flows = b"".join(fixed64(47, flow) for flow in bar.flows)
-            out.append(self._packet(bar.start, self._event(_BEGIN + on + bar.body + flows)))
+            out.append(self._packet(bar.start, data(_EVENT, _BEGIN + on + bar.body + flows)))
             open_ends.append(bar.end)
         while open_ends:
             out.append(self._packet(open_ends.pop(), ends))
@@ -150,15 +149,12 @@ class Packets:
 
     def instant(self, uuid: int, moment: int, body: bytes) -> bytes:
         """A moment on a track, ns."""
-        return self._packet(moment, self._event(_INSTANT + number(11, uuid) + body))
+        return self._packet(moment, data(_EVENT, _INSTANT + number(11, uuid) + body))
 
     def counter(self, uuid: int, values: Iterable[tuple[int, float]]) -> bytes:
         """Values of a counter, each from its moment (ns) on."""
         start = _COUNTER + number(11, uuid)
-        return b"".join(self._packet(at, self._event(start + double(44, float(value)))) for at, value in values)
-
-    def _event(self, body: bytes) -> bytes:
-        return data(_EVENT, body)
+        return b"".join(self._packet(at, data(_EVENT, start + double(44, float(value)))) for at, value in values)
 
     def _packet(self, moment: int | None, body: bytes) -> bytes:
         parts = [] if moment is None else [number(8, moment)]
@@ -205,34 +201,29 @@ class Packets:
         return number(17, self._number("string", "" if value is None else str(value)))
 
 
-def lanes(bars: Iterable[Bar]) -> list[list[Bar]]:
-    """Bars on as few rows as they need, so that on each they nest or do not touch, in the order of `slices`."""
-    rows: list[list[Bar]] = []
-    open_ends: list[list[int]] = []  # of each row's bars that a later one may lie in
-    for bar in sorted(bars, key=lambda bar: (bar.start, -bar.end)):
+def lanes_of(spans: Sequence[tuple[int, int]], *, nest: bool) -> list[int]:
+    """The lane of each span (start, end), counted from 0, on as few lanes as they need. On a lane they do not overlap;
+    with `nest` one may lie whole within another."""
+    found: dict[int, int] = {}
+    open_ends: list[list[int]] = []  # of each lane's spans that a later one may lie in
+    for at in sorted(range(len(spans)), key=lambda at: (spans[at][0], -spans[at][1])):
+        start, end = spans[at]
         for ends in open_ends:
-            while ends and ends[-1] <= bar.start:
+            while ends and ends[-1] <= start:
                 ends.pop()
-        free = (at for at, ends in enumerate(open_ends) if not ends or bar.end <= ends[-1])
-        if (at := next(free, len(rows))) == len(rows):
-            rows.append([])
+        free = (lane for lane, ends in enumerate(open_ends) if not ends or (nest and end <= ends[-1]))
+        found[at] = next(free, len(open_ends))
+        if found[at] == len(open_ends):
             open_ends.append([])
-        rows[at].append(bar)
-        open_ends[at].append(bar.end)
-    return rows
-
-
-@functools.cache
-def _encoder() -> msgspec.json.Encoder:
-    return msgspec.json.Encoder()
+        open_ends[found[at]].append(end)
+    return [found[at] for at in range(len(spans))]
 
 
 def _json(value: Any) -> str:
-    return _encoder().encode(value).decode("utf-8", "replace")
+    return msgspec.json.encode(value).decode("utf-8", "replace")
 
 
 _ROW = tuple[int, str]  # process and thread, as text: a file may have either as number or text
-_OWN = frozenset({"process_name", "process_labels", "process_sort_index"})
 _DEEPEST = 64  # slices that one moment lies in, looked through for whose arrow it is
 _MEMORY = "[memory]"
 _MEMORY_KINDS = {0: "host", 1: "GPU"}  # c10::DeviceType
@@ -291,12 +282,13 @@ class RankPackets:
             elif phase == "C":
                 self._count(row[0], start, name, args)
             else:
-                self._pair(phase, row, start, event, name, category, args)
+                self._pair(phase, row, start, event, (name, category, args))
 
     def write(self) -> Iterator[bytes]:
         """Tracks first, then what is on them."""
         packets, place = self._packets, TrackNumbers(self._slot)
-        for pid in sorted(self._used(), key=lambda pid: (self._places.get(pid, 0), pid)):
+        used = {row[0] for row in self._rows} | {pid for pid, _, _ in self._counters}
+        for pid in sorted(used, key=lambda pid: (self._places.get(pid, 0), pid)):
             title = _RANK.sub("", self._processes.get(pid, "")) or f"process {pid}"
             parent = place.next()
             yield packets.track(Track(parent, rank_uuid(self._slot), title, 100 + self._places.get(pid, 0) % 1000))
@@ -316,7 +308,11 @@ class RankPackets:
         if not held.bars and not held.instants:
             return
         name = self._title(row)
-        for lane, bars in enumerate(lanes(_with_flows(held, self._slot)) or [[]]):
+        rows: dict[int, list[Bar]] = {} if held.bars else {0: []}
+        bars = _with_flows(held, self._slot)
+        for bar, lane in zip(bars, lanes_of([(bar.start, bar.end) for bar in bars], nest=True), strict=True):
+            rows.setdefault(lane, []).append(bar)
+        for lane, bars in sorted(rows.items()):
             uuid = place.next()
             yield packets.track(Track(uuid, parent, name + (f" ({lane + 1})" if lane else ""), order + min(lane, 99)))
             yield packets.slices(uuid, bars)
@@ -333,9 +329,6 @@ class RankPackets:
 
     def _order(self, row: _ROW) -> tuple[float, int, str]:
         return self._orders.get(row, 0.0), int(row[1]) if row[1].lstrip("-").isdigit() else 0, row[1]
-
-    def _used(self) -> set[int]:
-        return {row[0] for row in self._rows} | {pid for pid, _, _ in self._counters}
 
     def _describe(self, event: Mapping[str, Any]) -> None:
         args = event.get("args")
@@ -370,25 +363,18 @@ class RankPackets:
                 self._counters[pid, title, "count"].append((moment, float(value)))
 
     def _pair(
-        self,
-        phase: Any,
-        row: _ROW,
-        moment: int,
-        event: Mapping[str, Any],
-        name: str,
-        category: str,
-        args: dict[str, Any],
+        self, phase: Any, row: _ROW, moment: int, event: Mapping[str, Any], what: tuple[str, str, dict[str, Any]]
     ) -> None:
-        """Begins and ends that are events of their own."""
+        """Begins and ends that are events of their own. what: name, category and arguments."""
         opened = self._rows[row].open if phase in ("B", "E") else None
         if opened is None and phase in ("b", "e", "S", "F"):
             identity = event.get("id", event.get("id2", ""))
-            row = row[0], f"{category or name} · asynchronous"
-            opened = self._asynchronous[row[0], category, str(identity)]
+            row = row[0], f"{what[1] or what[0]} · asynchronous"
+            opened = self._asynchronous[row[0], what[1], str(identity)]
         if opened is None:
             self.untold += 1
         elif phase in ("B", "b", "S"):
-            opened.append((moment, self._packets.body(name, category, args)))
+            opened.append((moment, self._packets.body(*what)))
         elif opened:
             begun, body = opened.pop()
             self._rows[row].bars.append(Bar(begun, max(moment, begun), body))

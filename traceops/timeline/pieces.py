@@ -92,26 +92,22 @@ class PieceWriter:
 
 def join(pieces: Sequence[CompressedPiece], target: Path) -> None:
     """Write the pieces one behind the other as one file and delete them. Raises CannotWrite."""
-    try:
-        _join(pieces, target)
-    except OSError as error:
-        raise cannot_write(target.parent.parent, error) from error
-
-
-def _join(pieces: Sequence[CompressedPiece], target: Path) -> None:
     gzipped = any(piece.gzipped for piece in pieces)
     size = crc = 0
-    with target.open("wb") as file:
-        if gzipped:
-            file.write(_HEADER)
-        for piece in pieces:
-            with piece.path.open("rb") as part:
-                shutil.copyfileobj(part, file, 1 << 20)
-            piece.path.unlink()
-            crc = crc_of_both(crc, piece.crc, piece.size)
-            size += piece.size
-        if gzipped:
-            file.write(_LAST_BLOCK + struct.pack("<II", crc, size & 0xFFFFFFFF))
+    try:
+        with target.open("wb") as file:
+            if gzipped:
+                file.write(_HEADER)
+            for piece in pieces:
+                with piece.path.open("rb") as part:
+                    shutil.copyfileobj(part, file, 1 << 20)
+                piece.path.unlink()
+                crc = crc_of_both(crc, piece.crc, piece.size)
+                size += piece.size
+            if gzipped:
+                file.write(_LAST_BLOCK + struct.pack("<II", crc, size & 0xFFFFFFFF))
+    except OSError as error:
+        raise cannot_write(target.parent.parent, error) from error
 
 
 def cannot_write(path: Path, error: OSError) -> CannotWrite:

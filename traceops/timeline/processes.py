@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -154,7 +154,7 @@ class Processes:
 
         for position, source in enumerate(sorted(self._numbers, key=order), overview_pid(self._slot) + 1):
             title = self._title(source, names.get(source), labels.get(source, []))
-            result += title_events(int(bytes(self._numbers[source])), title, position)
+            result += named_place("process", int(bytes(self._numbers[source])), 0, title, position)
         return result
 
     def _title(self, source: bytes, name: str | None, labels: list[str]) -> str:
@@ -175,11 +175,11 @@ class Processes:
         return (self._slots + 1) * BLOCK + (position - BLOCK) * self._slots + self._slot
 
 
-def title_events(pid: int, title: str, position: int) -> list[dict[str, Any]]:
-    """Metadata events that name a process and give its place."""
+def named_place(kind: Literal["process", "thread"], pid: int, tid: int, title: str, place: int) -> list[dict[str, Any]]:
+    """Metadata events that name a process or one of its tracks and give its place."""
+    settings: dict[str, dict[str, Any]] = {"name": {"name": title}, "sort_index": {"sort_index": place}}
     return [
-        {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": title}},
-        {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": position}},
+        {"ph": "M", "name": f"{kind}_{what}", "pid": pid, "tid": tid, "args": args} for what, args in settings.items()
     ]
 
 

@@ -10,13 +10,14 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import median_low
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceops.across.clocks import ClockFit
 from traceops.core.arrays import Int
 from traceops.core.errors import InputError, UsageError
 from traceops.traces.event import decode_events, digits_to_ns
@@ -28,30 +29,12 @@ _LATEST_NS = 1 << 61  # 73 years; with a file's zero added it still fits an int6
 LONGEST_NS = 1 << 56  # 2 years: a longer event is garbage
 
 
-class Clock(Protocol):
-    """A fit of one rank's clock to the common one."""
-
-    def correct(self, t: Int, /) -> Int:
-        """Moments of the rank's clock (int64 ns) on the common clock (int64 ns)."""
-
-
-class Shift(Struct, frozen=True):
-    """A clock that is off by a constant, ns."""
-
-    offset_ns: int
-
-    def correct(self, t: Int, /) -> Int:
-        """Moments (int64 ns) moved by the offset."""
-        moved: Int = t + self.offset_ns
-        return moved
-
-
 class Placement(Struct, frozen=True):
     """Where one file's moments lie on the timeline, all in ns. `base_ns` is the file's own zero, `clock` corrects what
     lies on it (None: as it is), `origin_ns` is the timeline's zero."""
 
     base_ns: int = 0
-    clock: Clock | None = None
+    clock: ClockFit | None = None
     origin_ns: int = 0
 
     def place(self, t: Int) -> Int:
@@ -166,7 +149,7 @@ _FAR_NS = 3600 * 10**9  # no clock of a cluster is off by that
 
 
 def place_files(
-    headers: Mapping[int, TimelineHeader], clocks: Mapping[int, Clock]
+    headers: Mapping[int, TimelineHeader], clocks: Mapping[int, ClockFit]
 ) -> tuple[dict[int, Placement], tuple[int, ...]]:
     """For each rank its placement; the timeline's zero is the last whole ms before all events.
 
@@ -187,14 +170,14 @@ def place_files(
                 continue
             apart = abs(placements[rank].place_one(header.first_ns) - about)
             if apart > _FAR_NS and abs(header.first_ns + usual - about) < apart:
-                placements[rank] = replace(placements[rank], clock=Shift(usual))
+                placements[rank] = replace(placements[rank], clock=ClockFit(usual))
                 borrowed.append(rank)
     firsts = [own.place_one(first) for rank, own in placements.items() if (first := headers[rank].first_ns) is not None]
     origin = min(firsts, default=0) // _ORIGIN_NS * _ORIGIN_NS
     return {rank: replace(own, origin_ns=origin) for rank, own in placements.items()}, tuple(borrowed)
 
 
-def _needed(clock: Clock | None, header: TimelineHeader) -> Clock | None:
+def _needed(clock: ClockFit | None, header: TimelineHeader) -> ClockFit | None:
     """None for a clock that moves nothing: two moments that stay are enough to know of a line."""
     if clock is None:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,23 +14,21 @@ from msgspec import Struct, field
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.links import collective_bytes
-from traceops.across.match import Collective, MatchedCollectives
+from traceops.across.match import MatchedCollectives
 from traceops.across.rank_times import RankTimes
 from traceops.across.roles import ROLE_ORDER
-from traceops.core.arrays import Int
+from traceops.core.documents import well_formed
 from traceops.core.errors import InputError, problem_of
 from traceops.core.units import events_text, size_text
 from traceops.core.words import ROLES, Role
 from traceops.measure.steps import NO_STEP
 from traceops.timeline.keep import StepFilter, Timed, overlaps
-from traceops.timeline.packets import RankPackets
+from traceops.timeline.packets import RankPackets, lanes_of
 from traceops.timeline.pieces import CannotWrite, CompressedPiece, PieceWriter
-from traceops.timeline.processes import Ids, Processes, first_id, overview_pid, rank_title, title_events
+from traceops.timeline.processes import Ids, Processes, first_id, named_place, overview_pid, rank_title
 from traceops.timeline.reader import LONGEST_NS, Placement, WholeEvent, format_us, parse_us, read_whole_events
 from traceops.traces.source import chunks, open_binary
 from traceops.words.catalogue import texts
-
-# Slices on tracks: spread so that on each they nest or do not touch, as the viewer demands.
 
 
 class Slice(Struct, frozen=True):
@@ -42,61 +40,15 @@ class Slice(Struct, frozen=True):
     args: dict[str, Any] = field(default_factory=dict)
 
 
-def spread(bundles: Sequence[tuple[Slice, ...]], nest: bool = False) -> list[int]:
-    """The lane of each bundle of adjacent slices, counted from 0, on as few lanes as they need. On a lane bundles do
-    not overlap. With `nest` one may lie whole within another, which only bundles of one slice can."""
-    lanes: dict[int, int] = {}
-    open_ends: list[list[int]] = []  # of each lane's bundles that a later one may lie in
-    spans = [(own[0].start, own[-1].end) for own in bundles]
-    for at in sorted(range(len(bundles)), key=lambda at: (spans[at][0], -spans[at][1])):
-        start, end = spans[at]
-        for ends in open_ends:
-            while ends and ends[-1] <= start:
-                ends.pop()
-        free = (n for n, ends in enumerate(open_ends) if not ends or (nest and end <= ends[-1]))
-        lanes[at] = next(free, len(open_ends))
-        if lanes[at] == len(open_ends):
-            open_ends.append([])
-        open_ends[lanes[at]].append(end)
-    return [lanes[at] for at in range(len(bundles))]
-
-
 def slice_event(own: Slice, pid: int, tid: int) -> dict[str, Any]:
     """The slice as a complete event."""
-    return {
-        "ph": "X",
-        "cat": "traceops",
-        "name": own.name,
-        "pid": pid,
-        "tid": tid,
-        "ts": raw_us(own.start),
-        "dur": raw_us(own.end - own.start),
-        "args": own.args,
-    }
-
-
-def track_events(pid: int, tid: int, title: str) -> list[dict[str, Any]]:
-    """Metadata events that name a track and give its place."""
-    return [
-        {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": title}},
-        {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid, "args": {"sort_index": tid}},
-    ]
+    about = {"ph": "X", "cat": "traceops", "name": own.name, "pid": pid, "tid": tid}
+    return {**about, "ts": raw_us(own.start), "dur": raw_us(own.end - own.start), "args": own.args}
 
 
 def raw_us(ns: int) -> msgspec.Raw:
     """Nanoseconds as JSON's decimal µs."""
     return msgspec.Raw(format_us(ns))
-
-
-def well_formed(value: Any) -> Any:
-    """The same without halves of surrogate pairs, which file names and metadata may hold and JSON may not."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, dict):
-        return {str(key): well_formed(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [well_formed(part) for part in value]
-    return value
 
 
 _STEPS_TID = 1
@@ -132,14 +84,14 @@ def rank_tracks(run: CrossRank, shown: Mapping[int, ShownRank]) -> Iterator[list
         if (rank := own.summary.rank) not in shown:
             continue
         pid = overview_pid(shown[rank].slot)
-        events = title_events(pid, rank_title(rank, "overview"), pid)
-        events += track_events(pid, _STEPS_TID, "steps")
+        events = named_place("process", pid, 0, rank_title(rank, "overview"), pid)
+        events += named_place("thread", pid, _STEPS_TID, "steps", _STEPS_TID)
         events += [slice_event(step, pid, _STEPS_TID) for step in step_slices(own, shown[rank])]
         bundles = dict(collective_slices(run.matching, own, shown[rank], members[rank]))
-        lanes = spread(list(bundles.values()))
+        lanes = lanes_of([(bundle[0].start, bundle[-1].end) for bundle in bundles.values()], nest=False)
         for lane in range(max(lanes, default=-1) + 1):
             title = "wait and transfer" + (f" {lane + 1}" if lane else "")
-            events += track_events(pid, _COMM_TID + lane, title)
+            events += named_place("thread", pid, _COMM_TID + lane, title, _COMM_TID + lane)
         for (number, bundle), lane in zip(bundles.items(), lanes, strict=True):
             events += [slice_event(part, pid, _COMM_TID + lane) for part in bundle]
             drawn[number, rank] = Drawn(shown[rank].slot, _COMM_TID + lane, bundle[-1])
@@ -180,7 +132,15 @@ def collective_slices(
         if shown.windows is not None and not overlaps(shown.windows, int(start[i]), int(end[i])):
             continue
         collective = matching.collectives[number[i]]
-        args = _describe(collective, int(wait[i]))
+        args = {
+            "group": well_formed(collective.description) or f"{len(collective.group)} ranks",
+            "ranks": list(collective.group),
+            "op": well_formed(collective.op),
+            "bytes": collective_bytes(collective),
+            "last_rank": collective.last_rank,
+            "wait_ms": int(wait[i]) / 1e6,
+            "transfer_ms": collective.transfer_ns / 1e6,
+        }
         nbytes = collective_bytes(collective)
         size = "" if nbytes is None else f" {size_text(nbytes, 1)}"
         transfer = Slice(f"transfer {well_formed(collective.op)}{size}", turn, finish, args)
@@ -190,18 +150,6 @@ def collective_slices(
             yield int(number[i]), (Slice(name, begin, turn, args), transfer)
         else:
             yield int(number[i]), (transfer,)
-
-
-def _describe(collective: Collective, wait: int) -> dict[str, Any]:
-    return {
-        "group": well_formed(collective.description) or f"{len(collective.group)} ranks",
-        "ranks": list(collective.group),
-        "op": well_formed(collective.op),
-        "bytes": collective_bytes(collective),
-        "last_rank": collective.last_rank,
-        "wait_ms": wait / 1e6,
-        "transfer_ms": collective.transfer_ns / 1e6,
-    }
 
 
 def arrows(
@@ -224,20 +172,10 @@ def arrows(
 
 def _arrow_events(matching: MatchedCollectives, drawn: Mapping[tuple[int, int], Drawn], first: int) -> Iterator[Event]:
     for flow, (source, start, target, landing) in enumerate(arrows(matching, drawn), first + 1):
-        yield _flow_event("s", flow, drawn[source], start)
-        yield _flow_event("f", flow, drawn[target], landing) | {"bp": "e"}
-
-
-def _flow_event(phase: str, flow: int, at: Drawn, moment: int) -> Event:
-    return {
-        "ph": phase,
-        "cat": "traceops",
-        "name": "waited for",
-        "id": flow,
-        "pid": overview_pid(at.slot),
-        "tid": at.tid,
-        "ts": raw_us(moment),
-    }
+        about = {"cat": "traceops", "name": "waited for", "id": flow}
+        for phase, at, moment in (("s", drawn[source], start), ("f", drawn[target], landing)):
+            event = {"ph": phase, **about, "pid": overview_pid(at.slot), "tid": at.tid, "ts": raw_us(moment)}
+            yield event if phase == "s" else {**event, "bp": "e"}
 
 
 def stream_words(run: CrossRank, rank: int) -> dict[int, str]:
@@ -390,7 +328,7 @@ class _Rewriter:
         for event in self.processes.metadata():
             if (ns := parse_us(bytes(event.get("ts", _ABSENT)))) is not None:
                 moment = self._placement.place_one(ns + self._placement.base_ns)
-                event["ts"] = msgspec.Raw(format_us(moment))
+                event["ts"] = raw_us(moment)
             written.append(event)
             self.events += 1
         return written
@@ -403,24 +341,21 @@ class _Rewriter:
         durations = np.array([duration for _, _, duration in timed], dtype=np.int64)
         placed = self._placement.place(starts)
         if self._placement.clock is not None:
-            self._stretch(timed, durations, self._placement.place(starts + durations) - placed)
+            # Durations on the common clock, where it runs at another pace: else slices would no longer nest.
+            corrected = self._placement.place(starts + durations) - placed
+            for at in np.flatnonzero(corrected != durations).tolist():
+                timed[at][0]["dur"] = raw_us(int(corrected[at]))
         first, last = int(placed.min()), int((placed + durations).max())
         self.first_ns = first if self.first_ns is None else min(self.first_ns, first)
         self.last_ns = last if self.last_ns is None else max(self.last_ns, last)
         number = self.processes.number
         for (event, _, _), start in zip(timed, placed.tolist(), strict=True):
-            event["ts"] = msgspec.Raw(format_us(start))
+            event["ts"] = raw_us(start)
             event["pid"] = number(event)
             if "id" in event or "bind_id" in event or "id2" in event:
                 self._ids.rewrite(event)
         self.events += len(timed)
         return [event for event, _, _ in timed]
-
-    @staticmethod
-    def _stretch(timed: list[Timed], durations: Int, corrected: Int) -> None:
-        """Durations on the common clock, where it runs at another pace: else slices would no longer nest."""
-        for at in np.flatnonzero(corrected != durations).tolist():
-            timed[at][0]["dur"] = msgspec.Raw(format_us(int(corrected[at])))
 
     def _notes_within(self) -> list[Timed]:
         """The profiler's notes on itself, unless the timeline grew longer by them."""

@@ -9,7 +9,6 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -19,6 +18,7 @@ from traceops.across.links import busbw_gbs
 from traceops.across.match import MatchedCollectives
 from traceops.across.rank_times import RankTimes
 from traceops.core.claims import first_phrase
+from traceops.core.documents import well_formed
 from traceops.core.errors import InputError, UsageError
 from traceops.core.findings import Finding
 from traceops.core.words import ROLES, Role
@@ -29,9 +29,9 @@ from traceops.pipeline.mapping.executors import cores, map_in_processes
 from traceops.pipeline.mapping.ranks import MapOptions, Progress
 from traceops.pipeline.run_info import rank_host
 from traceops.timeline.choose import FILE_NAME, around_finding, choose_ranks, choose_steps, listed, windows_of
-from traceops.timeline.packets import Bar, Packets, Track
+from traceops.timeline.packets import Bar, Packets, Track, lanes_of
 from traceops.timeline.pieces import CompressedPiece, PieceWriter, cannot_write, join
-from traceops.timeline.processes import FINDINGS, TrackNumbers, host_uuid, rank_uuid, title_events
+from traceops.timeline.processes import FINDINGS, TrackNumbers, host_uuid, named_place, rank_uuid
 from traceops.timeline.reader import TimelineHeader, place_files, read_header
 from traceops.timeline.tracks import (
     Drawn,
@@ -45,11 +45,8 @@ from traceops.timeline.tracks import (
     members_of,
     rank_tracks,
     slice_event,
-    spread,
     step_slices,
     stream_words,
-    track_events,
-    well_formed,
     write_part,
 )
 from traceops.traces.discover import Discovery, TraceFile, Window
@@ -60,6 +57,7 @@ from traceops.words.catalogue import texts
 # The track on top of the timeline: what traceops found, over the steps it was found in.
 
 FINDINGS_PID = 1  # below every rank's
+_SHOWN = ("title", "message", "advice", "severity", "confidence", "cause", "ranks", "steps", "impact_ms")
 
 
 def finding_slices(
@@ -71,22 +69,8 @@ def finding_slices(
         start, end = _steps_of(finding, run, shown) if finding.steps else window
         start, end = max(start, window[0]), min(end, window[1])
         if start <= end:
-            name = well_formed(f"{finding.rule} {finding.title}")
-            yield Slice(name, start, end, well_formed(_describe(finding)))
-
-
-def _describe(finding: Finding) -> dict[str, Any]:
-    return {
-        "title": finding.title,
-        "message": finding.message,
-        "advice": finding.advice,
-        "severity": finding.severity,
-        "confidence": finding.confidence,
-        "cause": finding.cause,
-        "ranks": list(finding.ranks),
-        "steps": list(finding.steps),
-        "impact_ms": finding.impact_ms,
-    }
+            args = {name: getattr(finding, name) for name in _SHOWN}
+            yield Slice(well_formed(f"{finding.rule} {finding.title}"), start, end, well_formed(args))
 
 
 def _steps_of(finding: Finding, run: CrossRank | None, shown: Mapping[int, ShownRank]) -> tuple[int, int]:
@@ -116,6 +100,7 @@ class AddedPackets:
     def __init__(self) -> None:
         self.added = 0
         self._packets = Packets(_SEQUENCE)
+        self._flows: dict[tuple[int, int], list[int]] = defaultdict(list)
 
     def hosts_and_ranks(self, hosts: Mapping[int, str | None], shown: Mapping[int, ShownRank]) -> Iterator[bytes]:
         """A row for the findings, one a host where there are several, and below them one a rank.
@@ -155,34 +140,29 @@ class AddedPackets:
                 bundles[rank] = dict(collective_slices(run.matching, own, shown[rank], members[rank]))
                 for number, bundle in bundles[rank].items():
                     drawn[number, rank] = Drawn(shown[rank].slot, 0, bundle[-1])
-        flows: dict[tuple[int, int], list[int]] = defaultdict(list)
         for flow, (source, _, target, _) in enumerate(arrows(run.matching, drawn), (len(shown) + 1 << 32) + 1):
-            flows[source].append(flow)
-            flows[target].append(flow)
+            self._flows[source].append(flow)
+            self._flows[target].append(flow)
         for own in run.ranks:
             if own.summary.rank in bundles:
-                yield from self._rank(run, own, shown[own.summary.rank], bundles[own.summary.rank], flows)
+                yield from self._rank(run, own, shown[own.summary.rank], bundles[own.summary.rank])
 
     def _rank(
-        self,
-        run: CrossRank,
-        own: RankTimes,
-        shown: ShownRank,
-        bundles: Mapping[int, tuple[Slice, ...]],
-        flows: Mapping[tuple[int, int], list[int]],
+        self, run: CrossRank, own: RankTimes, shown: ShownRank, bundles: Mapping[int, tuple[Slice, ...]]
     ) -> Iterator[bytes]:
         place, parent, rank = TrackNumbers(shown.slot, added=True), rank_uuid(shown.slot), own.summary.rank
         steps = place.next()
         yield self._packets.track(Track(steps, parent, "steps", 0))
         yield self._slices(steps, [self._bar(step) for step in step_slices(own, shown)])
-        by_role: dict[Role, list[int]] = defaultdict(list)
-        for number in bundles:
-            by_role[_role(run, number)].append(number)
+        by_role: dict[Role, dict[int, tuple[Slice, ...]]] = defaultdict(dict)
+        roles = run.roles.of_collective
+        for number, bundle in bundles.items():
+            by_role[roles[number] if number < len(roles) else "unknown"][number] = bundle
         named = len(by_role) > 1 or run.roles.several
-        for order, (role, numbers) in enumerate(sorted(by_role.items()), 1):
+        for order, (role, of_role) in enumerate(sorted(by_role.items()), 1):
             words = f" · {ROLES[role]}" if named else ""
-            yield from self._waiting(place, parent, order * 10, words, numbers, bundles, rank, flows)
-            if levels := bandwidth_levels(run.matching, {number: bundles[number] for number in numbers}):
+            yield from self._waiting(place, parent, order * 10, words, of_role, rank)
+            if levels := bandwidth_levels(run.matching, of_role):
                 uuid = place.next()
                 yield self._packets.track(Track(uuid, parent, f"{WORDS['busbw']}{words}", order * 10 + 8, "GB/s"))
                 yield self._packets.counter(uuid, levels)
@@ -201,27 +181,22 @@ class AddedPackets:
             yield self._packets.counter(uuid, sorted(delays))
 
     def _waiting(
-        self,
-        place: TrackNumbers,
-        parent: int,
-        order: int,
-        words: str,
-        numbers: Sequence[int],
-        bundles: Mapping[int, tuple[Slice, ...]],
-        rank: int,
-        flows: Mapping[tuple[int, int], list[int]],
+        self, place: TrackNumbers, parent: int, order: int, words: str, bundles: dict[int, tuple[Slice, ...]], rank: int
     ) -> Iterator[bytes]:
         """Waiting and the transfer behind it: each pair on one row, as many rows as overlapping pairs need."""
-        whole = {Bar(bundles[number][0].start, bundles[number][-1].end, b"", (number,)): number for number in numbers}
-        for lane, row in enumerate(lanes_apart(list(whole))):
+        spans = [(bundle[0].start, bundle[-1].end) for bundle in bundles.values()]
+        rows: dict[int, list[int]] = defaultdict(list)
+        for number, lane in zip(bundles, lanes_of(spans, nest=False), strict=True):
+            rows[lane].append(number)
+        for lane, row in sorted(rows.items()):
             uuid = place.next()
             name = f"wait and transfer{words}" + (f" ({lane + 1})" if lane else "")
             yield self._packets.track(Track(uuid, parent, name, order + min(lane, 7)))
             bars = []
-            for number in (whole[bar] for bar in row):
+            for number in sorted(row, key=lambda number: bundles[number][0].start):
                 *waits, transfer = bundles[number]
                 bars += [self._bar(wait) for wait in waits]
-                bars.append(self._bar(transfer, tuple(flows.get((number, rank), ()))))
+                bars.append(self._bar(transfer, tuple(self._flows.get((number, rank), ()))))
             yield self._slices(uuid, bars)
 
     def _bar(self, own: Slice, flows: tuple[int, ...] = ()) -> Bar:
@@ -230,17 +205,6 @@ class AddedPackets:
     def _slices(self, uuid: int, bars: Sequence[Bar]) -> bytes:
         self.added += len(bars)
         return self._packets.slices(uuid, bars)
-
-
-def lanes_apart(bars: Sequence[Bar]) -> list[list[Bar]]:
-    """Bars on as few rows as they need, so that on each they do not even nest."""
-    rows: list[list[Bar]] = []
-    for bar in sorted(bars, key=lambda bar: (bar.start, bar.end)):
-        if (row := next((row for row in rows if row[-1].end <= bar.start), None)) is None:
-            rows.append([bar])
-        else:
-            row.append(bar)
-    return rows
 
 
 def bandwidth_levels(matching: MatchedCollectives, bundles: Mapping[int, tuple[Slice, ...]]) -> _Levels:
@@ -257,10 +221,6 @@ def bandwidth_levels(matching: MatchedCollectives, bundles: Mapping[int, tuple[S
         level += changes[moment]
         levels.append((moment, level if level > 1e-9 else 0.0))
     return levels
-
-
-def _role(run: CrossRank, number: int) -> Role:
-    return run.roles.of_collective[number] if number < len(run.roles.of_collective) else "unknown"
 
 
 # Bytes written for a byte of the trace, by the form and whether trace and timeline are gzipped: measured over ddp4,
@@ -334,7 +294,9 @@ def write_timeline(
     """
     _check_target(output, window)
     chosen = choose_ranks(window, ranks)
-    analysis = _analysis(found, window, MapOptions(jobs, progress=progress, own_kernels=own_kernels()))
+    analysis: Analysis | None = None
+    with contextlib.suppress(NoEventsError):  # of ranks that cannot be analysed, the events may be shown all the same
+        analysis = run_pipeline(found, window, MapOptions(jobs, progress=progress, own_kernels=own_kernels()))
     run = None if analysis is None else analysis.run
     usable = {times.summary.rank: times.summary for times in run.ranks} if run is not None else {}
     if around is not None:
@@ -377,7 +339,16 @@ def write_timeline(
         span = _span(found, parts)
         added = _join_parts(folder, output, found.root, tasks, parts, run, findings, shown, span)
         size = output.stat().st_size
-    return _written(output, size, found, parts, added, span, tuple(_notes(run, chosen, borrowed)))
+    return Timeline(
+        path=output,
+        size_bytes=size,
+        ranks=tuple(part.rank for part in parts if part.events),
+        events=sum(part.events for part in parts),
+        added=added,
+        duration_ns=span[1] - span[0],
+        problems=(*found.problems, *((part.path, "; ".join(part.damage)) for part in parts if part.damage)),
+        notes=tuple(_notes(run, chosen, borrowed)),
+    )
 
 
 def _join_parts(
@@ -407,39 +378,12 @@ def _join_parts(
         pieces = [first, *own]
     else:
         added, last = _write_added(folder / "added", root, tasks, run, findings, shown, span)
-        pieces = [_head(folder / "head", tasks[0].gzipped), *own, last]
+        with PieceWriter(folder / "head", tasks[0].gzipped) as writer:
+            writer.write(b'{"traceEvents":[\n')  # first, for some readers stop at a key they do not know
+        pieces = [writer.piece, *own, last]
     join(pieces, folder / output.name)
     os.replace(folder / output.name, output)  # noqa: PTH105
     return added
-
-
-def _written(
-    output: Path,
-    size: int,
-    found: Discovery,
-    parts: Sequence[RankPart],
-    added: int,
-    span: tuple[int, int],
-    notes: tuple[str, ...],
-) -> Timeline:
-    return Timeline(
-        path=output,
-        size_bytes=size,
-        ranks=tuple(part.rank for part in parts if part.events),
-        events=sum(part.events for part in parts),
-        added=added,
-        duration_ns=span[1] - span[0],
-        problems=(*found.problems, *((part.path, "; ".join(part.damage)) for part in parts if part.damage)),
-        notes=notes,
-    )
-
-
-def _analysis(found: Discovery, window: Window, options: MapOptions) -> Analysis | None:
-    """What `traceops analyze` finds; nothing where no rank can be analysed, whose events may be shown all the same."""
-    try:
-        return run_pipeline(found, window, options)
-    except NoEventsError:
-        return None
 
 
 def _span(found: Discovery, parts: Sequence[RankPart]) -> tuple[int, int]:
@@ -470,12 +414,13 @@ def _write_added(
             if events:
                 writer.write(encode(events)[1:-1] + b",\n")
         # Events of a process of its own, with `finding_slices` in it
-        bundles = [(own,) for own in finding_slices(run, findings, shown, span)]
-        events = title_events(FINDINGS_PID, "traceops findings", 0)
-        lanes = spread(bundles, nest=True)
-        for lane in range(max(lanes, default=0) + 1):
-            events += track_events(FINDINGS_PID, lane + 1, "findings" + (f" {lane + 1}" if lane else ""))
-        top = events + [slice_event(own, FINDINGS_PID, lane + 1) for (own,), lane in zip(bundles, lanes, strict=True)]
+        slices = list(finding_slices(run, findings, shown, span))
+        events = named_place("process", FINDINGS_PID, 0, "traceops findings", 0)
+        lanes = lanes_of([(own.start, own.end) for own in slices], nest=True)
+        for lane in range(1, max(lanes, default=0) + 2):
+            title = "findings" + (f" {lane}" if lane > 1 else "")
+            events += named_place("thread", FINDINGS_PID, lane, title, lane)
+        top = events + [slice_event(own, FINDINGS_PID, lane + 1) for own, lane in zip(slices, lanes, strict=True)]
         added += sum(event["ph"] != "M" for event in top)
         trailer = {
             "baseTimeNanoseconds": tasks[0].placement.origin_ns,
@@ -492,12 +437,6 @@ def _within(root: str, path: str) -> str:
     """A trace's path in its run's folder: where that lies is nobody's business who gets the timeline."""
     within = path.removeprefix(root).lstrip("/") or PurePosixPath(path).name
     return str(well_formed(within))
-
-
-def _head(path: Path, gzipped: bool) -> CompressedPiece:
-    with PieceWriter(path, gzipped) as writer:
-        writer.write(b'{"traceEvents":[\n')  # first, for some readers stop at a key they do not know
-    return writer.piece
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from traceops.core.text import by_shape
 from traceops.hangs.crashes import crash_kind
 from traceops.hangs.evidence import Frame, LogEvent, LogKind
 from traceops.hangs.readers.launchers import Exit, Exits
-from traceops.hangs.readers.log_events import EventList, OpenEvent, records_from_log, says_why, shortened, with_more
+from traceops.hangs.readers.log_events import EventList, OpenEvent, says_why, shortened, with_more
 from traceops.hangs.readers.messages import (
     GROUP,
     IN_PASSING,
@@ -138,7 +138,7 @@ class Attempts:
     """Collects the exits that launchers tell, and whose they were."""
 
     def __init__(self) -> None:
-        self._exits = Exits()
+        self.exits = Exits()
         self._launched: list[Exit] = []
         self._unsure: list[Exit] = []
         self._pids: dict[int, int] = {}
@@ -147,23 +147,14 @@ class Attempts:
         self._boundaries = [0]  # lines in which torchrun starts the ranks again, or Slurm ended a job
         self.begun = 0  # the line in which torchrun last started the ranks again
         self._head: str | None = None  # the first line
-        self._failed: set[str] = set()  # labels of processes in which an exception ended something
+        self.failed: set[str] = set()  # labels of processes in which an exception ended something
         self._again: list[int] = []  # lines that are the first one again, behind a failure
         self._beginnings: defaultdict[str, Beginnings] = defaultdict(Beginnings)  # by label of the process
         self._counts: dict[Scale, tuple[int, int]] = {}  # of steps since `begun`, the least and the most
 
-    @property
-    def is_open(self) -> bool:
-        return self._exits.is_open
-
-    @property
-    def reported_rank(self) -> int | None:
-        """The rank that torchrun's report is at."""
-        return self._exits.rank
-
     def take(self, number: int, body: str) -> bool:
         """Whether the line tells that a process ended."""
-        if (ended := self._exits.take(number, body)) is None:
+        if (ended := self.exits.take(number, body)) is None:
             return False
         if ended.pid is not None and ended.sure:
             if ended.pid not in self._pids and ended.ranks[0] in self._pids.values():
@@ -179,7 +170,7 @@ class Attempts:
     def look_for_restart(self, number: int, body: str, label: str) -> None:
         """Note where the ranks start again."""
         if body.strip() and (label in self._beginnings or len(self._beginnings) < _MOST_LABELS):
-            self._beginnings[label].take(number, body, label in self._failed)
+            self._beginnings[label].take(number, body, label in self.failed)
         if any(map(body.__contains__, RESTARTS)):
             self._boundaries.append(number)
             if not any(words in body for words in _SLURM):
@@ -192,19 +183,10 @@ class Attempts:
         if self._head is None and body.strip():
             self._head = body
         elif body == self._head:
-            if label not in self._failed:
+            if label not in self.failed:
                 self._head = "\n"  # several processes begin alike, or it is a line of each step
             elif len(self._again) < _MOST_EXITS:
                 self._again.append(number)
-
-    @property
-    def _went_well(self) -> bool:
-        """Whether the ranks that torchrun started again made steps: what earlier ones had printed came before that."""
-        return any(last - first >= ADVANCE for scale, (first, last) in self._counts.items() if scale != "epochs")
-
-    def failed(self, label: str) -> None:
-        """A traceback ended something: whoever begins this process's log once more is another attempt."""
-        self._failed.add(label)
 
     def killed(self, pid: int, event: OpenEvent) -> None:
         """The kernel killed a process, whose rank an exit may tell."""
@@ -224,10 +206,10 @@ class Attempts:
                 event.amend(accused=(self._pids[pid],))
         # Python names the signal that ended it, torchrun the rank: one of each belong together.
         for words, code in _FATAL_SIGNALS.items():
-            told = [one for one in events.all_of("error", None) if words in one.event.text]
+            fatal = [one for one in events.all_of("error", None) if words in one.event.text]
             ranks = [ended.ranks[0] for ended in self._launched if ended.code == -code]
-            if len(told) == len(ranks) == 1:
-                told[0].amend(rank=ranks[0])
+            if len(fatal) == len(ranks) == 1:
+                fatal[0].amend(rank=ranks[0])
 
     def earlier(self, events: tuple[LogEvent, ...], latest: tuple[LogEvent, ...]) -> tuple[tuple[LogEvent, ...], ...]:
         """By attempt the events of those before the one of which `latest` tells.
@@ -237,23 +219,27 @@ class Attempts:
         if not latest or len(latest) == len(events):
             return ()
         first = latest[0].line
-        begun = [*self._boundaries, *self._again, *self._lines_begun()]
-        ends = sorted(end for end in begun if end < first)
+        ends = sorted(end for end in (*self._boundaries, *self._begun_again()) if end < first)
         parts: defaultdict[int, list[LogEvent]] = defaultdict(list)
         for event in events:
             if (part := bisect_left(ends, event.line)) < len(ends):
                 parts[part].append(event)
         return tuple(tuple(parts[part]) for part in sorted(parts))
 
+    def _went_on(self, last: int) -> bool:
+        """Whether the ranks that torchrun started again made steps, or the log's beginning came again, behind line
+        `last`: what earlier ones had printed came before that."""
+        steps = any(last - first >= ADVANCE for scale, (first, last) in self._counts.items() if scale != "epochs")
+        beyond = (one.found[-1] for one in self._beginnings.values() if one.is_furthest)
+        return (last <= self.begun and steps) or any(last < begin for begin in beyond)
+
     def latest(self, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
         """Those of the last attempt that tells anything: one before it explains only itself."""
-        alone = not (self._launched or self._unsure) and all(event.rank is None for event in events)
-        begun = [*self._again, *self._lines_begun(), *reruns(events)] if alone else []
         last = max((event.line for event in events), default=0)
-        if 0 < last <= self.begun and self._went_well:
-            return _all_outlived(events)
-        if any(one.is_furthest and 0 < last < one.found[-1] for one in self._beginnings.values()):
-            return _all_outlived(events)
+        if last > 0 and self._went_on(last):
+            return tuple(as_outlived(event) if event.kind != "status" else event for event in events)
+        alone = not (self._launched or self._unsure) and all(event.rank is None for event in events)
+        begun = [*self._begun_again(), *reruns(events)] if alone else []
         for first in sorted({*self._boundaries, *begun}, reverse=True):
             latest = tuple(event for event in events if event.line > first)
             if any(not event.text.startswith(_SLURM) for event in latest):
@@ -262,13 +248,9 @@ class Attempts:
                 return latest
         return events
 
-    def _lines_begun(self) -> list[int]:
+    def _begun_again(self) -> list[int]:
         """The lines in which the log's beginning comes again."""
-        return [line for one in self._beginnings.values() for line in one.found]
-
-
-def _all_outlived(events: Sequence[LogEvent]) -> tuple[LogEvent, ...]:
-    return tuple(as_outlived(event) if event.kind != "status" else event for event in events)
+        return [*self._again, *(line for one in self._beginnings.values() for line in one.found)]
 
 
 def _is_other_job(latest: Sequence[LogEvent], before: Sequence[LogEvent], first: int) -> bool:
@@ -277,8 +259,6 @@ def _is_other_job(latest: Sequence[LogEvent], before: Sequence[LogEvent], first:
     known = {match[1] for event in before if (match := _JOB.search(event.text)) is not None}
     return bool(jobs and known) and not jobs & known and min(event.line for event in latest) - first > _OTHER_JOB_FAR
 
-
-__all__ = ["read_log", "read_starts", "records_from_log"]
 
 Speaker = tuple[int | None, str]  # the rank, and the label of the process
 Starts = tuple[tuple[LogEvent, ...], ...]  # by start
@@ -301,14 +281,10 @@ _SAID_AT_HEAD = re.compile(r"while processing method \w{1,80}: (.{1,500}), Trace
 _WENT_ON = 50  # lines after an exception without a traceback: the program went on
 
 
-def read_log(path: str, rank: int | None = None) -> tuple[LogEvent, ...]:
-    """The events of a log of any size, in its order; of each kind and rank the first and last hundred. rank: whose the
-    lines are that name none. Raises InputError where the file cannot be read."""
-    return read_starts(path, rank)[0]
-
-
 def read_starts(path: str, rank: int | None = None) -> tuple[tuple[LogEvent, ...], Starts]:
-    """The events of the last start that the log tells of, as `read_log`, and by start those of the ones before it."""
+    """The events of the last start that a log of any size tells of, in its order; of each kind and rank the first and
+    last hundred. And by start those of the ones before it. rank: whose the lines are that name none. Raises InputError
+    where the file cannot be read."""
     speakers = Speakers(rank)
     events = _read(path, speakers)
     return _read(path, speakers) if speakers.misled else events
@@ -363,7 +339,11 @@ class _LogReader:
     @property
     def busy(self) -> bool:
         """Whether the next lines matter, whatever they hold."""
-        if any(lines.is_open for lines in self._lines.values()) or self._thrown is not None or self._attempts.is_open:
+        if (
+            any(lines.is_open for lines in self._lines.values())
+            or self._thrown is not None
+            or self._attempts.exits.is_open
+        ):
             return True
         return bool(self._open) or self._frames.is_open
 
@@ -394,7 +374,7 @@ class _LogReader:
         self._attempts.look_for_restart(number, body, self._label)
         self._events.since = self._attempts.begun
         if FATAL in body:
-            self._attempts.failed(self._label)
+            self._attempts.failed.add(self._label)
             text = body[body.index(FATAL) :]
             self._frames.of_fatal(rank, self._events.add("error", rank, number, text))
             return
@@ -417,8 +397,10 @@ class _LogReader:
     ) -> OpenEvent | None:
         """Add what one line tells, if anything."""
         told = told_by(body) if may_tell else None
-        if may_tell and (late := timed_out_rank(body)) is not None:
-            self._timed_out(late, number, body)
+        # A rank whose collective timed out, as another says that only dumps: once, where it says nothing itself.
+        late = timed_out_rank(body) if may_tell else None
+        if late is not None and self._events.recent("timeout", late, lambda event: True) is None:
+            self._events.add("timeout", late, number, body)
         if told is None:
             self._unknown(number, rank, body)
             return None
@@ -451,9 +433,16 @@ class _LogReader:
                 self._bare[rank] = (number, bare)
 
     def _said_before(self, kind: LogKind, rank: int | None, fields: ToldFields) -> OpenEvent | None:
-        """The event of the same failure, with what this line adds to it: logged first, raised then."""
-        if kind == "timeout" and (known := self._same_timeout(rank, fields)) is not None:
-            known.amend(**{name: value for name, value in fields.items() if value is not None})
+        """The event of the same failure, with what this line adds to it: logged first, by the watchdog, then raised."""
+        if kind == "timeout" and fields.get("sequence") is not None and "group" in fields:
+            names = ("sequence", "op", "elements_in", "elements_out")
+
+            def same_wait(event: LogEvent) -> bool:
+                alike = all(getattr(event, name) == fields.get(name) for name in names)
+                return alike and event.group in (None, fields["group"])
+
+            if (known := self._events.recent("timeout", rank, same_wait)) is not None:
+                known.amend(**{name: value for name, value in fields.items() if value is not None})
             return known
         if kind not in ("mismatch", "missing"):
             return None
@@ -461,11 +450,6 @@ class _LogReader:
         if same is not None and "frames" in fields and not same.event.frames:
             same.amend(frames=fields["frames"])
         return same
-
-    def _timed_out(self, rank: int, number: int, body: str) -> None:
-        """A rank whose collective timed out, as another says that only dumps: once, where it says nothing itself."""
-        if self._events.recent("timeout", rank, lambda event: True) is None:
-            self._events.add("timeout", rank, number, body)
 
     def _name_group(self, rank: int | None, group: re.Match[str], completed: int | None) -> None:
         """The timeout itself names no group; the rank's next lines do."""
@@ -485,23 +469,9 @@ class _LogReader:
             return self._events.recent(kind, rank, same) is not None
         return self._events.any_rank(kind, same)
 
-    def _same_timeout(self, rank: int | None, fields: ToldFields) -> OpenEvent | None:
-        """The same wait told once more: raised in Python after the watchdog logged it."""
-        if fields.get("sequence") is None:
-            return None
-        names = ("op", "elements_in", "elements_out")
-
-        def same(event: LogEvent) -> bool:
-            if event.sequence != fields["sequence"] or "group" not in fields:
-                return False
-            alike = all(getattr(event, name) == fields.get(name) for name in names)
-            return alike and event.group in (None, fields["group"])
-
-        return self._events.recent("timeout", rank, same)
-
     def _traceback(self, number: int, rank: int | None, body: str) -> bool:
         """Whether the line is one of a traceback."""
-        reported = self._attempts.reported_rank
+        reported = self._attempts.exits.rank
         if rank is None and reported is not None and ("traceback :" in body or (reported, self._label) in self._open):
             rank = reported  # torchrun's report shows the error file of this rank
         speaker = rank, self._label
@@ -526,7 +496,7 @@ class _LogReader:
 
     def _add_raised(self, rank: int | None, raised: Raised) -> None:
         if not raised.survived:
-            self._attempts.failed(self._label)
+            self._attempts.failed.add(self._label)
         if raised.survived or raised.text.startswith(NOT_THE_CAUSE):
             self._unexplained.failures.raised(raised.line, rank, raised.text)
             if raised.warned:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -60,49 +60,32 @@ def without_passed(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent, .
 
 
 def _passed(gone: _Said, said: list[_Said], named: set[str]) -> bool:
-    """Whether the node came back, and nothing was deleted in between."""
-    back = [
-        one
-        for one in said
-        if _READY_AGAIN.search(one.text) and one.is_behind(gone) and _same(gone.node, one.node, named)
-    ]
-    return any(
-        not any(_DELETES.search(one.text) and one.is_behind(gone) and again.is_behind(one) for one in said)
-        for again in back
-    )
-
-
-def _same(gone: str, back: str, named: set[str]) -> bool:
-    """Whether it is the same node; a line of a pod names none, and is of the only one that is told of."""
-    if gone and back:
-        return gone == back
-    return len(named) <= 1
+    """Whether the node came back, and nothing was deleted in between. A line of a pod names no node, and is of the only
+    one that lines name."""
+    for again in said:
+        same_node = gone.node == again.node if gone.node and again.node else len(named) <= 1
+        if not (_READY_AGAIN.search(again.text) and again.is_behind(gone) and same_node):
+            continue
+        if not any(_DELETES.search(one.text) and one.is_behind(gone) and again.is_behind(one) for one in said):
+            return True
+    return False
 
 
 def _read(path: str) -> tuple[list[_Said], bool]:
-    """What is told of nodes and pods, and whether kubectl describe says of all that they are ready now."""
+    """The lines on nodes and pods, and whether kubectl describe says of all that they are ready now."""
     said: list[_Said] = []
     ready: set[str] = set()
-    for number, body in _lines(path):
-        if (condition := _CONDITION.match(body)) is not None:
-            ready.add(condition[1])
-        elif _NOT_READY in body or _READY_AGAIN.search(body) or _DELETES.search(body):
-            node, age = _NODE.search(body), _AGE.search(body)
-            said.append(
-                _Said(
-                    number, "" if node is None else node[1] or node[2], None if age is None else _seconds(age[1]), body
-                )
-            )
+    for first, block in blocks_with(path, _OF_NODES):
+        for number, body in lines(block, first):
+            if (condition := _CONDITION.match(body)) is not None:
+                ready.add(condition[1])
+            elif _NOT_READY in body or _READY_AGAIN.search(body) or _DELETES.search(body):
+                node, age = _NODE.search(body), _AGE.search(body)
+                parts = [] if age is None else re.findall(r"\d+[dhms]", age[1])
+                seconds = sum(int(part[:-1]) * _SECONDS[part[-1]] for part in parts)
+                name = "" if node is None else node[1] or node[2]
+                said.append(_Said(number, name, None if age is None else seconds, body))
     return said, ready == {"True"}
-
-
-def _lines(path: str) -> Iterator[tuple[int, str]]:
-    for number, block in blocks_with(path, _OF_NODES):
-        yield from lines(block, number)
-
-
-def _seconds(age: str) -> int:
-    return sum(int(part[:-1]) * _SECONDS[part[-1]] for part in re.findall(r"\d+[dhms]", age))
 
 
 # Containers as kubectl tells of them: what ended one before it was started again, and how it is now.
@@ -135,21 +118,19 @@ class _LastState(Struct, frozen=True):
 def with_pod_states(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent, ...]:
     """The events of a log, with what ended a container before its last start told as that. A container that runs again
     or is done is over it: 'passed'. Raises InputError where the file cannot be read."""
-    ends = [event for event in events if event.kind in ("error", "memory", "exit")]
-    states = list(_last_states(_text(path))) if ends and holds(path, _OF_PODS) else []
-    lines_of = {event.line for event in ends}
-    return tuple(told for event in events if (told := _told(event, states, lines_of)) is not None)
-
-
-def _told(event: LogEvent, states: Sequence[_LastState], ends: set[int]) -> LogEvent | None:
-    """The event with its container's state; None of a second line of the same end. ends: lines that tell of one."""
-    state = next((state for state in states if event.line in state.lines), None)
-    if state is None or event.kind in ("trouble", "status"):
-        return event
-    if state.reason in ends and event.line != state.reason:
-        return None  # its exit code is in the text of the reason
-    text = f"{event.text.strip()}: {state.text}"
-    return replace(event, text=text) if state.now == "waiting" else replace(event, text=text, kind="passed")
+    ends = {event.line for event in events if event.kind in ("error", "memory", "exit")}
+    text = _text(path) if ends and holds(path, _OF_PODS) else []
+    lasts = ((place, _LAST.match(line)) for place, line in enumerate(text) if "{}" not in line)
+    states = [_state(text, place, len(last["indent"])) for place, last in lasts if last is not None]
+    found = []
+    for event in events:
+        state = next((state for state in states if event.line in state.lines), None)
+        if state is None or event.kind in ("trouble", "status"):
+            found.append(event)
+        elif state.reason not in ends or event.line == state.reason:  # else its exit code is in the text of the reason
+            kind = event.kind if state.now == "waiting" else "passed"
+            found.append(replace(event, text=f"{event.text.strip()}: {state.text}", kind=kind))
+    return tuple(found)
 
 
 def _text(path: str) -> list[str]:
@@ -163,12 +144,6 @@ def _text(path: str) -> list[str]:
     return found
 
 
-def _last_states(text: Sequence[str]) -> Iterator[_LastState]:
-    for place, line in enumerate(text):
-        if (last := _LAST.match(line)) is not None and "{}" not in line:
-            yield _state(text, place, len(last["indent"]))
-
-
 def _state(text: Sequence[str], place: int, indent: int) -> _LastState:
     end = _end_of(text, place, indent)
     # the lines of the container that has the last state at `place`, from its heading or mark of a list on
@@ -176,17 +151,11 @@ def _state(text: Sequence[str], place: int, indent: int) -> _LastState:
     while first > 0 and not _begins(text[first], indent):
         first -= 1
     behind = next((at for at in range(place + 1, len(text)) if _begins(text[at], indent)), len(text))
+    now = next((at for at in range(first, behind) if _NOW.match(text[at]) and _indent(text[at]) == indent), None)
     own = text[place:end]
-    now = next((at for at in range(first, behind) if _is_now(text[at], indent)), None)
-    said = [] if now is None else text[now : _end_of(text, now, indent)]
-    how, waits_for = _how(said)
+    how, said = _words(text[first:behind], own, [] if now is None else text[now : _end_of(text, now, indent)])
     reason = next((place + 1 + at for at, line in enumerate(own) if _WAITING.search(line)), None)
-    told = _words(text[first:behind], own, how, waits_for)
-    return _LastState(range(place + 1, end + 1), reason, how, told)
-
-
-def _is_now(line: str, indent: int) -> bool:
-    return _NOW.match(line) is not None and _indent(line) == indent
+    return _LastState(range(place + 1, end + 1), reason, how, said)
 
 
 def _indent(line: str) -> int:
@@ -203,30 +172,27 @@ def _end_of(text: Sequence[str], place: int, indent: int) -> int:
 
 def _begins(line: str, indent: int) -> bool:
     """Whether a container's lines begin here, or those of another part."""
-    outer = len(line) - len(line.lstrip(" "))
-    return bool(line.strip()) and (outer < indent)
+    return bool(line.strip()) and len(line) - len(line.lstrip(" ")) < indent
 
 
-def _how(said: Sequence[str]) -> tuple[_Now, str]:
-    text = "\n".join(said)
-    if said and _RUNNING.search(text) is not None:
-        return "running", ""
-    if _DONE.search(text) is not None:
-        return "completed", ""
-    if "erminated" in text:
-        return "ended", ""
-    reason = _WAITING.search(text)
-    return "waiting", "" if reason is None else reason["reason"]
-
-
-def _words(container: Sequence[str], own: Sequence[str], how: _Now, waits_for: str) -> str:
-    """'the last state of container pytorch, exit code 137, finished …; it runs again, after 3 restarts'."""
+def _words(container: Sequence[str], own: Sequence[str], now: Sequence[str]) -> tuple[_Now, str]:
+    """How a container is now, and 'the last state of container pytorch, exit code 137, …; it runs again, after 3
+    restarts'."""
+    text = "\n".join(now)
+    how: _Now = "waiting"
+    if _RUNNING.search(text) is not None:
+        how = "running"
+    elif _DONE.search(text) is not None:
+        how = "completed"
+    elif "erminated" in text:
+        how = "ended"
+    waits_for = _WAITING.search(text) if how == "waiting" else None
     heading = _HEADING.match(container[0]) if container else None
     named = heading or next((match for line in container if (match := _NAME.match(line)) is not None), None)
     code = next((match for line in own if (match := _CODE.search(line)) is not None), None)
     finished = next((match for line in own if (match := _FINISHED.search(line)) is not None), None)
     restarts = next((match for line in container if (match := _RESTARTS.match(line)) is not None), None)
-    return first_phrase(
+    return how, first_phrase(
         "hangs",
         "container",
         "last",
@@ -234,7 +200,7 @@ def _words(container: Sequence[str], own: Sequence[str], how: _Now, waits_for: s
         code=code["code"] if code is not None else None,
         finished=finished["when"] if finished is not None else None,
         now=how,
-        waits_for=waits_for,
+        waits_for=waits_for["reason"] if waits_for is not None else "",
         restarts=restarts["count"] if restarts is not None else None,
     )
 

@@ -155,7 +155,7 @@ class Exits:
     def __init__(self) -> None:
         self._in_root = False
         self._rank_line: str | None = None
-        self._at: int | None = None
+        self.rank: int | None = None  # that torchrun's report is at
         self._when: int | None = None  # torchrun's report on a rank begins with its time
         self._process: re.Match[str] | None = None  # whose exit code is on the next line
 
@@ -163,14 +163,9 @@ class Exits:
     def is_open(self) -> bool:
         return self._rank_line is not None or self._process is not None
 
-    @property
-    def rank(self) -> int | None:
-        """The rank that torchrun's report is at."""
-        return self._at
-
     def take(self, number: int, body: str) -> Exit | None:
         if body.startswith(("Failures:", "=====")):
-            self._in_root, self._at, self._when = False, None, None
+            self._in_root, self.rank, self._when = False, None, None
         elif body.startswith("Root Cause"):
             self._in_root = True
         if "time " in body and (told := _REPORTED_TIME.match(body)) is not None:
@@ -191,9 +186,8 @@ class Exits:
     def _reported(self, number: int, lines: str) -> Exit | None:
         pid = _PID.search(lines)
         for rank, code in reported_codes(lines).items():
-            self._at = rank
-            root = " (root cause)" if self._in_root else ""
-            text = f"torchrun: rank {rank} {_ended(code)}{root}"
+            self.rank = rank
+            text = f"torchrun: rank {rank} {_ended(code)}{' (root cause)' if self._in_root else ''}"
             known = None if pid is None else int(pid[1])
             return Exit(number, (rank,), code, text, self._in_root, pid=known, when=self._when)
         return None
@@ -284,21 +278,16 @@ _EMITTERS = (
 
 def _failed(number: int, body: str) -> Exit | None:
     for emitter in _EMITTERS:
-        if emitter.word in body and (match := emitter.pattern.search(body)) is not None:
-            return _exit(number, emitter, match)
+        if emitter.word not in body or (match := emitter.pattern.search(body)) is None:
+            continue
+        said = match.groupdict()
+        code = _code_in(said, by_shell=emitter.by_shell)
+        if not code and not emitter.root:
+            return None
+        text = emitter.text.format(line=match[0], rank=said["ranks"], ended=_ended(code))
+        pid = int(said["pid"]) if said.get("pid") else None
+        return Exit(number, _tasks(said["ranks"]), code, text, emitter.root, emitter.sure, pid=pid)
     return None
-
-
-def _exit(number: int, emitter: _Emitter, match: re.Match[str]) -> Exit | None:
-    said = match.groupdict()
-    code = _code_in(said, by_shell=emitter.by_shell)
-    if not code and not emitter.root:
-        return None
-    text = emitter.text.format(line=match[0], rank=said["ranks"], ended=_ended(code))
-    pid = said.get("pid")
-    return Exit(
-        number, _tasks(said["ranks"]), code, text, emitter.root, emitter.sure, pid=None if pid is None else int(pid)
-    )
 
 
 def _code_in(said: dict[str, str | None], *, by_shell: bool) -> int:

@@ -7,7 +7,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from msgspec import structs
 from msgspec.structs import replace
 
 from traceops.hangs.crashes import crash_kind
@@ -138,9 +137,8 @@ def _with_status_alone(records: dict[int, RankRecord]) -> dict[int, RankRecord]:
             and (name, status.completed + 1) in calls
         ]
         if not record.operations and stuck:
-            record = replace(
-                record, operations=tuple(structs.replace(op, record=i, frames=()) for i, op in enumerate(stuck))
-            )
+            operations = tuple(replace(op, record=place, frames=()) for place, op in enumerate(stuck))
+            record = replace(record, operations=operations)
         found[rank] = record
     return found
 
@@ -183,21 +181,17 @@ def _record(rank: int, events: list[LogEvent]) -> RankRecord:
             status[name] = GroupStatus(event.enqueued, event.completed, latest=event.enqueued)
     # In a log the order of timeouts is that of their ends; within a group the numbers tell the order.
     ordered = sorted(calls.items(), key=lambda item: item[0][1])
-    operations = tuple(_operation(place, key[0], event) for place, (key, event) in enumerate(ordered))
-    return RankRecord(
-        rank=rank, path=events[0].path, groups=groups, operations=operations, status=status, source="log"
-    )  # fmt: skip
-
-
-def _operation(record: int, group: str, event: LogEvent) -> Operation:
-    return Operation(
-        record=record,
-        group=group,
-        op=event.op or "",
-        sequence=event.sequence or 0,
-        is_p2p=event.op in _MESSAGES,
-        sizes_in=None if event.elements_in is None else ((event.elements_in,),),
-        sizes_out=None if event.elements_out is None else ((event.elements_out,),),
-        state="scheduled",
-        frames=event.frames,
+    operations = tuple(
+        Operation(
+            record=record,
+            group=group,
+            op=event.op or "",
+            sequence=sequence,
+            is_p2p=event.op in _MESSAGES,
+            sizes_in=None if event.elements_in is None else ((event.elements_in,),),
+            sizes_out=None if event.elements_out is None else ((event.elements_out,),),
+            frames=event.frames,
+        )
+        for record, ((group, sequence), event) in enumerate(ordered)
     )
+    return RankRecord(rank, events[0].path, groups, operations, status, source="log")

@@ -40,72 +40,53 @@ _STATUS: Mapping[str, tuple[str, str]] = {
 
 class Trouble(Struct, frozen=True):
     """What a report says of some ranks of one communicator. line: where it says so, from 1. op: 'AllReduce', … and
-    count: up to which of them the ranks have launched, where it is about that. ranks: of the communicator; empty where
-    none is named."""
+    count: up to which of them the ranks have launched, where it is about that."""
 
     line: int
     text: str
-    ranks: tuple[int, ...] = ()
     op: str | None = None
     count: int | None = None
-
-
-def lag(
-    line: int, communicator: str, op: str, ranks: Iterable[int], count: int, others: int, of_others: int
-) -> Trouble:
-    """Ranks that have launched `count` operations where the `others` others launched `of_others`."""
-    ranks = tuple(sorted(ranks))
-    text = _say(
-        "lag",
-        ranks=ranks,
-        ahead=count > of_others,
-        apart=abs(count - of_others),
-        op=op,
-        count=count,
-        communicator=communicator,
-        others=others,
-        of_others=of_others,
-    )
-    return Trouble(line, text, ranks, op, count)
 
 
 def _say(part: str, **facts: Any) -> str:
     return first_phrase("hangs", "ras", part, **facts)
 
 
-def lags(line: int, communicator: str, counts: Mapping[str, Mapping[int, int]]) -> Iterator[Trouble]:
+def _lag(
+    line: int, communicator: str, op: str, ranks: Iterable[int], count: int, others: int, of_others: int
+) -> Trouble:
+    """Ranks that have launched `count` operations where the `others` others launched `of_others`."""
+    text = _say(
+        "lag", ranks=tuple(sorted(ranks)), ahead=count > of_others, apart=abs(count - of_others), op=op, count=count,
+        communicator=communicator, others=others, of_others=of_others,
+    )  # fmt: skip
+    return Trouble(line, text, op, count)
+
+
+def _lags(communicator: str, counts: Mapping[str, Mapping[int, int]]) -> Iterator[Trouble]:
     """Of each operation the ranks that are apart from most. counts: by operation and rank."""
     for op, by_rank in counts.items():
         ranks: defaultdict[int, list[int]] = defaultdict(list)
         for rank, count in by_rank.items():
             ranks[count].append(rank)
-        if len(ranks) < 2:
-            continue
         most = max(ranks, key=lambda count: (len(ranks[count]), count))
         for count, members in ranks.items():
             if count != most:
-                yield lag(line, communicator, op, members, count, len(ranks[most]), most)
+                yield _lag(1, communicator, op, members, count, len(ranks[most]), most)
 
 
-def in_status(line: int, communicator: str, status: str, ranks: Iterable[int]) -> Iterator[Trouble]:
-    """Ranks whose status is not that of a job that runs."""
-    ranks = tuple(sorted(ranks))
-    if status in _STATUS and ranks:
-        one, several = _STATUS[status]
-        said = (one if len(ranks) == 1 else several).format(communicator)
-        yield Trouble(line, f"{who_first(ranks)} {said} ({status})", ranks)
-
-
-def unanswered(line: int, communicator: str, ranks: Iterable[int], *, dead: bool) -> Trouble:
-    """Ranks of which RAS has no data. dead: it holds them for dead, as their process cannot be reached."""
-    ranks = tuple(sorted(ranks))
-    return Trouble(line, _say("unanswered", ranks=ranks, communicator=communicator, dead=dead), ranks)
-
-
-def reported(line: int, communicator: str, error: str, ranks: Iterable[int]) -> Trouble:
-    """Ranks whose communicator is in an error state."""
-    ranks = tuple(sorted(ranks))
-    return Trouble(line, _say("error", ranks=ranks, communicator=communicator, error=error), ranks)
+def _states(
+    line: int, communicator: str, status: Mapping[str, Sequence[int]], errors: Mapping[str, Sequence[int]]
+) -> Iterator[Trouble]:
+    """Ranks whose status is not that of a job that runs, and those whose communicator is in an error state."""
+    for name, members in status.items():
+        if name in _STATUS and members:
+            ranks = tuple(sorted(members))
+            did = _STATUS[name][len(ranks) > 1].format(communicator)
+            yield Trouble(line, f"{who_first(ranks)} {did} ({name})")
+    for error, members in errors.items():
+        if members:
+            yield Trouble(line, _say("error", ranks=tuple(sorted(members)), communicator=communicator, error=error))
 
 
 _HEAD = re.compile(r"^#(\d{1,9})-(\d{1,9}) \(([0-9a-f]{1,16})\) (INCOMPLETE|ERROR|MISMATCH)\s{0,8}$")
@@ -170,7 +151,8 @@ def read_troubles(lines: list[tuple[int, str]]) -> Iterator[Trouble]:
             ranks = [int(match[1]) for _, line in part if (match := _RANK.match(line)) is not None]
             missing = next((match for _, line in part if (match := _MISSING.match(line)) is not None), None)
             if ranks:
-                yield unanswered(part[0][0], hash_, ranks, dead=False)
+                said = _say("unanswered", ranks=tuple(sorted(ranks)), communicator=hash_, dead=False)
+                yield Trouble(part[0][0], said)
             elif missing is not None:
                 yield Trouble(part[0][0], _say("unanswered", count=missing[1], communicator=hash_))
         elif kind in ("INCOMPLETE", "DEAD"):
@@ -203,7 +185,7 @@ def _counts(hash_: str, lines: list[tuple[int, str]]) -> Iterator[Trouble]:
                 others, of_others = max(counts)
                 for count, ranks in named.items():
                     if count != of_others:
-                        yield lag(start, hash_, op, ranks, count, others, of_others)
+                        yield _lag(start, hash_, op, ranks, count, others, of_others)
             start, op = (start, kind[1]) if not counts else (number, kind[1])
             counts, named = [], defaultdict(list)
         elif (count_ := _COUNT.match(line)) is not None:
@@ -233,11 +215,7 @@ def _grouped(hash_: str, lines: list[tuple[int, str]]) -> Iterator[Trouble]:
             into = None
         elif (rank := _RANK.match(line)) is not None and into is not None:
             into.append(int(rank[1]))
-    for name, ranks in status.items():
-        yield from in_status(lines[0][0], hash_, name, ranks)
-    for error, ranks in errors.items():
-        if ranks:
-            yield reported(lines[0][0], hash_, error, ranks)
+    return _states(lines[0][0], hash_, status, errors)
 
 
 class _Status(msgspec.Struct):
@@ -281,32 +259,26 @@ def _read_json(path: str) -> Iterator[Trouble]:
         report = msgspec.json.decode(text, type=_Report)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FileError(path, f"is no whole report of ncclras -f json ({error})") from error
-    return _of_json(report)
-
-
-def _of_json(report: _Report) -> Iterator[Trouble]:
     for communicator in report.communicators:
         hash_ = communicator.hash.removeprefix("0x")
         counts: defaultdict[str, dict[int, int]] = defaultdict(dict)
         status: defaultdict[str, list[int]] = defaultdict(list)
-        errors: defaultdict[int, list[int]] = defaultdict(list)
+        errors: defaultdict[str, list[int]] = defaultdict(list)
         for rank in communicator.ranks:
             for op, count in rank.collective_counts.items():
                 counts[op][rank.rank] = count
             status[_status_of(rank.status)].append(rank.rank)
-            for error in {rank.status.init_state, rank.status.async_error} & set(_ERROR_NAMES):
-                errors[error].append(rank.rank)
+            for number in {rank.status.init_state, rank.status.async_error} & set(_ERROR_NAMES):
+                errors[_ERROR_NAMES[number]].append(rank.rank)
         for missing in communicator.missing_ranks:
             gone = missing.status
             status["UNANSWERED" if gone.unresponsive or gone.considered_dead else "NOCOMM"].append(missing.rank)
         dead = any(missing.status.considered_dead for missing in communicator.missing_ranks)
-        if status["UNANSWERED"]:
-            yield unanswered(1, hash_, status.pop("UNANSWERED"), dead=dead)
-        yield from lags(1, hash_, counts)
-        for name, ranks in status.items():
-            yield from in_status(1, hash_, name, ranks)
-        for error, ranks in errors.items():
-            yield reported(1, hash_, _ERROR_NAMES[error], ranks)
+        if silent := status.pop("UNANSWERED", None):
+            ranks = tuple(sorted(silent))
+            yield Trouble(1, _say("unanswered", ranks=ranks, communicator=hash_, dead=dead))
+        yield from _lags(hash_, counts)
+        yield from _states(1, hash_, status, errors)
 
 
 def _status_of(status: _Status) -> str:
@@ -330,44 +302,24 @@ def inspector_events(inspector: Inspector) -> tuple[LogEvent, ...]:
     for row in inspector.completed:
         if not row.is_p2p:
             alike[row.communicator, row.op].append(row)
-    return tuple(event for rows in alike.values() for event in _behind_others(rows))
-
-
-def _behind_others(rows: Sequence[InspectorRank]) -> Iterator[LogEvent]:
-    most = max(row.last for row in rows)
-    ended: defaultdict[int, list[InspectorRank]] = defaultdict(list)
-    for row in rows:
-        if row.last < most:
-            ended[row.last].append(row)
-    for last, behind in sorted(ended.items()):
-        others = [row for row in rows if row.last > last]
-        if min(_wrote_on_s(row, last) for row in others) >= _APART_S:
-            yield _inspector_event(last, behind, others)
-
-
-def _wrote_on_s(row: InspectorRank, last: int) -> int:
-    """Seconds between the first and the last write of numbers beyond `last`."""
-    later = [second for second, number in row.written if number > last]
-    return max(later) - min(later)
-
-
-def _inspector_event(last: int, behind: Sequence[InspectorRank], others: Sequence[InspectorRank]) -> LogEvent:
-    one = behind[0]
-    ranks = [row.rank for row in behind]
-    most = max(row.last for row in others)
-    wrote_on = min(_wrote_on_s(row, last) for row in others)
-    text = _say(
-        "inspector",
-        ranks=ranks,
-        communicator=_say("communicator", name=one.name or one.communicator, ranks=one.ranks),
-        op=one.op,
-        last=last,
-        most=most,
-        others=[row.rank for row in others],
-        seconds=wrote_on,
-        all=one.op in _NEEDS_ALL,
-    )
-    return LogEvent("inspector", None, one.path, one.line, text, op=one.op, sequence=last)
+    events = []
+    for rows in alike.values():
+        *ends, most = sorted({row.last for row in rows})
+        for last in ends:
+            behind = [row for row in rows if row.last == last]
+            others = [row for row in rows if row.last > last]
+            later = [[second for second, number in row.written if number > last] for row in others]
+            wrote_on = min(max(seconds) - min(seconds) for seconds in later)
+            if wrote_on < _APART_S:
+                continue
+            one = behind[0]
+            communicator = _say("communicator", name=one.name or one.communicator, ranks=one.ranks)
+            text = _say(
+                "inspector", ranks=[row.rank for row in behind], communicator=communicator, op=one.op, last=last,
+                most=most, others=[row.rank for row in others], seconds=wrote_on, all=one.op in _NEEDS_ALL,
+            )  # fmt: skip
+            events.append(LogEvent("inspector", None, one.path, one.line, text, op=one.op, sequence=last))
+    return tuple(events)
 
 
 _OF_CALLS = Words(b" opCount ", b" nranks ")

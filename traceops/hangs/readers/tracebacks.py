@@ -249,13 +249,6 @@ def _ends_headless(line: str) -> bool:
     return is_exception(line) or _NAME.match(line) is not None
 
 
-def fatal_frame(body: str) -> Frame | None:
-    """A line of the stack below 'Fatal Python error'."""
-    if (match := _FATAL_FRAME.match(body)) is None:
-        return None
-    return Frame(match[3], match[1], int(match[2]) if match[2].isdecimal() else None)
-
-
 def bare_exception(line: str) -> str | None:
     """The last line of a traceback, which somebody copied without it, or which old torch printed before it."""
     if (check := _THC.match(line)) is not None:
@@ -324,9 +317,9 @@ class LineFrames:
         if _CURRENT.match(body):
             self._fatal = (speaker, event, True)
             return True
-        if (frame := fatal_frame(body)) is not None:
+        if (frame := _FATAL_FRAME.match(body)) is not None:
             if inside:
-                _add(event, frame)
+                _add(event, Frame(frame[3], frame[1], int(frame[2]) if frame[2].isdecimal() else None))
             return True
         over = inside and bool(event.event.frames)
         if over or "Traceback" in body or body.startswith("Extension modules"):

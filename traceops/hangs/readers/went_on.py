@@ -163,7 +163,8 @@ def _read(path: str, lines: Sequence[int]) -> tuple[list[_Window], int]:
         while wanted < len(lines) and lines[wanted] < last:
             while line < lines[wanted]:
                 at, line = block.index(b"\n", at) + 1, line + 1
-            place = _last_piece(block, at)
+            # behind the progress bars, which carriage returns divide
+            place = block.rfind(b"\r", at, max(block.index(b"\n", at) - 1, at)) + 1 or at
             window = _Window(lines[wanted], begin + place, _moment(block, place), service=_service(block, at))
             shown = seen or any(sight.place < place for sight in found)
             window.flushes = shown and window.offset < _BUFFER // 2
@@ -173,10 +174,7 @@ def _read(path: str, lines: Sequence[int]) -> tuple[list[_Window], int]:
         seen = seen or bool(found)
         if open_windows:
             furthest = _furthest(found)
-            ends = {
-                service: max(completed_at(block, service) or -1, _exited_well(block, service) or -1)
-                for service in {window.service for window in open_windows}
-            }
+            ends = {service: completed_at(block, service) for service in {window.service for window in open_windows}}
             for window in open_windows:
                 near = window.is_near(begin)
                 for sight in found if near else furthest:
@@ -184,8 +182,8 @@ def _read(path: str, lines: Sequence[int]) -> tuple[list[_Window], int]:
                         continue  # another service goes on, whatever happens to this one
                     window.take(sight, begin if not near else begin + sight.place, number, block)
                 end = ends[window.service]
-                if begin + end > window.offset and window.went_on_at is None and end >= 0:
-                    window.went_on(number + block.count(b"\n", 0, end))
+                if end is not None and begin + end > window.offset:
+                    window.went_on_at = window.went_on_at or number + block.count(b"\n", 0, end)
     return windows, last
 
 
@@ -249,10 +247,6 @@ class _Window(Struct):
         """Whether what is at `begin` may still have been in a buffer."""
         return begin <= self.offset + _BUFFERS
 
-    def went_on(self, line: int) -> None:
-        if self.went_on_at is None:
-            self.went_on_at = line
-
     def take(self, sight: Sighting, offset: int, number: int, block: bytes) -> None:
         """A count at an offset; it is in the line `number` or behind that, in `block`."""
         if offset < self.offset:
@@ -269,33 +263,26 @@ class _Window(Struct):
         elif count > series.furthest:
             gone = series.advanced(sight, offset, self.flushes, self.moment)
             if gone and scale in _COUNTED:
-                self.went_on(number + block.count(b"\n", 0, sight.place))
+                self.went_on_at = self.went_on_at or number + block.count(b"\n", 0, sight.place)
 
 
 def completed_at(block: bytes, service: bytes | None = None) -> int | None:
     """Where the last line of a block stands that says of the program that it came to its end. service: of docker
     compose; the end of another does not count."""
-    if not any(word in block for word in _COMPLETED_WORDS):
-        return None
-    ends = (match.start() for match in _COMPLETED.finditer(block))
-    return max(
-        (end for end in ends if service is None or _service(block, block.rfind(b"\n", 0, end) + 1) == service),
-        default=None,
-    )
+    ends = []
+    if any(word in block for word in _COMPLETED_WORDS):
+        ends = [match.start() for match in _COMPLETED.finditer(block)]
+    if service is not None:
+        ends = [end for end in ends if _service(block, block.rfind(b"\n", 0, end) + 1) == service]
+        if (exited_well := block.find(b"\n" + service + b" exited with code 0\n")) >= 0:
+            ends.append(exited_well + 1)
+    return max(ends, default=None)
 
 
 def _service(block: bytes, begin: int) -> bytes | None:
     """Which service of docker compose a line is of."""
     match = _OF_SERVICE.match(block, begin)
     return None if match is None else match[1]
-
-
-def _exited_well(block: bytes, service: bytes | None) -> int | None:
-    """Where docker compose says that the service exited with 0."""
-    if service is None:
-        return None
-    place = block.find(b"\n" + service + b" exited with code 0\n")
-    return None if place < 0 else place + 1
 
 
 def _moment(block: bytes, place: int) -> Moment | None:
@@ -305,11 +292,6 @@ def _moment(block: bytes, place: int) -> Moment | None:
         return moment
     before = block[max(block.rfind(b"\n", 0, max(place - 1, 0)) + 1, place - 4 * _HEAD) : place][:_HEAD]
     return moment_of(before) if _SEVERE.search(before) is not None else None
-
-
-def _last_piece(block: bytes, begin: int) -> int:
-    """Where a message stands in its line: behind the progress bars, which carriage returns divide."""
-    return block.rfind(b"\r", begin, max(block.index(b"\n", begin) - 1, begin)) + 1 or begin
 
 
 # Failures of one request in a server's log, behind which it answers others: no end of the server.
@@ -406,9 +388,7 @@ _NEXT = re.compile(r" ?[^\w\s]|\s{0,8}$")  # an exception's message, or the next
 # signal: 2', 'Sending process 7 closing signal SIGINT'; srun's and mpirun's own words.
 _SIGNAL = re.compile(_GRAMMAR["signal"])
 _ONLY_SAID = re.compile(r"\b(?i:if|when|whenever|once|until|unless|on|after|should|may|can|will|not|never|press)\b")
-_SEARCHED = 400
 _OF_INTERRUPT = Words(b"eyboard", b"SIGINT", b"ignal: 2", b" 2 death", b"Ctrl-C", b"killing job")
-_MOST_QUOTED = 160
 
 
 def interrupted(path: str) -> tuple[int, str] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -10,12 +9,12 @@ from msgspec import Struct
 from traceops.across.links import reference_of
 from traceops.core.claims import reason
 from traceops.core.facts import Fact
-from traceops.core.findings import Evidence, Finding
+from traceops.core.findings import Evidence, Finding, Severity
 from traceops.core.rule import Verdict, described
 from traceops.core.units import message_text
 from traceops.fabric.fabric import Fabric, hosts_text, quoted
 from traceops.fabric.measured import Benchmark, BenchmarkSize
-from traceops.fabric.model import Gpu, Machine, same_host
+from traceops.fabric.model import same_host
 from traceops.fabric.reference import ring_limit
 from traceops.rules.fabric.claims import BOUNDS, FallingTest, LateTest, SlowTest, WrongValues
 from traceops.rules.fabric.graph import LINK_NAMES
@@ -44,15 +43,13 @@ class _Expected(Struct, frozen=True):
 
 def judge_benchmarks(fabric: Fabric) -> list[Verdict]:
     """Both rules over all tests in the logs."""
-    return [_judge_wrong(fabric.benchmarks), _judge_slow(fabric)]
-
-
-def _judge_wrong(benchmarks: Sequence[Benchmark]) -> Verdict:
-    checked = [one for one in benchmarks if one.wrong is not None and not one.alone]
+    checked = [one for one in fabric.benchmarks if one.wrong is not None and not one.alone]
+    wrong = WRONG_VALUES.verdict(
+        *(_wrong(one) for one in checked if one.wrong), clear=reason("fabric", "right_values", count=len(checked))
+    )
     if not checked:
-        return WRONG_VALUES.not_evaluated(reason("fabric", "unchecked" if benchmarks else "no_tests"))
-    findings = [_wrong(one) for one in checked if one.wrong]
-    return WRONG_VALUES.verdict(*findings, clear=reason("fabric", "right_values", count=len(checked)))
+        wrong = WRONG_VALUES.not_evaluated(reason("fabric", "unchecked" if fabric.benchmarks else "no_tests"))
+    return [wrong, _judge_slow(fabric)]
 
 
 def _test(one: Benchmark) -> dict[str, Any]:
@@ -64,15 +61,10 @@ def _wrong(one: Benchmark) -> Finding:
     rows = [row for row in one.sizes if row.wrong]
     more = len(rows) - _MOST_LISTED
     sizes = tuple(message_text(row.bytes) for row in rows[:_MOST_LISTED])
-    return WRONG_VALUES.finding(
-        "error",
-        "high",
-        WrongValues(**_test(one), wrong=one.wrong or 0, sizes=sizes, more=more if more > 0 else None),
-        [
-            Evidence(Fact.WRONG_VALUES, one.wrong or 0, "elements", 0),
-            *quoted((row.quote for row in rows or (one.sizes[-1],)), Fact.NCCL_TESTS),
-        ],
-    )
+    claim = WrongValues(**_test(one), wrong=one.wrong or 0, sizes=sizes, more=more if more > 0 else None)
+    quotes = quoted((row.quote for row in rows or (one.sizes[-1],)), Fact.NCCL_TESTS)
+    evidence = [Evidence(Fact.WRONG_VALUES, one.wrong or 0, "elements", 0), *quotes]
+    return WRONG_VALUES.finding("error", "high", claim, evidence)
 
 
 def _judge_slow(fabric: Fabric) -> Verdict:
@@ -104,45 +96,34 @@ def _judge_slow(fabric: Fabric) -> Verdict:
 
 
 def _slow(one: Benchmark, large: BenchmarkSize, expected: _Expected, reached: float) -> Finding:
-    return SLOW_TEST.finding(
-        "error" if reached < BOUNDS.measured_share[1] else "warning",
-        "high",
-        SlowTest(
-            **_test(one),
-            gbs=large.busbw_gbs,
-            message_size=message_text(large.bytes),
-            pct=100 * reached,
-            limit=expected.gbs,
-            source=expected.source,
-            link=expected.link,
-        ),
-        [
-            Evidence(Fact.BUSBW, large.busbw_gbs, "GB/s", round(expected.gbs * expected.share, 1)),
-            Evidence(Fact.REFERENCE, round(expected.gbs, 1), "GB/s"),
-            Evidence(Fact.TIME_OF_THE_SMALLEST_MESSAGE, one.smallest.time_us, "µs"),
-            *quoted((large.quote,), Fact.NCCL_TESTS),
-        ],
+    claim = SlowTest(
+        **_test(one),
+        gbs=large.busbw_gbs,
+        message_size=message_text(large.bytes),
+        pct=100 * reached,
+        limit=expected.gbs,
+        source=expected.source,
+        link=expected.link,
     )
+    evidence = [
+        Evidence(Fact.BUSBW, large.busbw_gbs, "GB/s", round(expected.gbs * expected.share, 1)),
+        Evidence(Fact.REFERENCE, round(expected.gbs, 1), "GB/s"),
+        Evidence(Fact.TIME_OF_THE_SMALLEST_MESSAGE, one.smallest.time_us, "µs"),
+        *quoted((large.quote,), Fact.NCCL_TESTS),
+    ]
+    severity: Severity = "error" if reached < BOUNDS.measured_share[1] else "warning"
+    return SLOW_TEST.finding(severity, "high", claim, evidence)
 
 
 def _falls(one: Benchmark, best: BenchmarkSize, end: BenchmarkSize) -> Finding:
-    return SLOW_TEST.finding(
-        "warning",
-        "medium",
-        FallingTest(
-            **_test(one),
-            best=best.busbw_gbs,
-            best_size=message_text(best.bytes),
-            last=end.busbw_gbs,
-            last_size=message_text(end.bytes),
-        ),
-        [
-            Evidence(Fact.BUSBW_OF_THE_LARGEST_MESSAGE, end.busbw_gbs, "GB/s", round(best.busbw_gbs / 2, 1)),
-            Evidence(Fact.BEST_BUSBW, best.busbw_gbs, "GB/s"),
-            *quoted((best.quote, end.quote), Fact.NCCL_TESTS),
-        ],
-        cause="falls",
-    )
+    best_size, last_size = message_text(best.bytes), message_text(end.bytes)
+    claim = FallingTest(**_test(one), best=best.busbw_gbs, best_size=best_size, last=end.busbw_gbs, last_size=last_size)
+    evidence = [
+        Evidence(Fact.BUSBW_OF_THE_LARGEST_MESSAGE, end.busbw_gbs, "GB/s", round(best.busbw_gbs / 2, 1)),
+        Evidence(Fact.BEST_BUSBW, best.busbw_gbs, "GB/s"),
+        *quoted((best.quote, end.quote), Fact.NCCL_TESTS),
+    ]
+    return SLOW_TEST.finding("warning", "medium", claim, evidence, cause="falls")
 
 
 def _late(one: Benchmark) -> list[Finding]:
@@ -154,18 +135,10 @@ def _late(one: Benchmark) -> list[Finding]:
     least = min(small, key=lambda row: row.time_us)
     if least.time_us < 1000 * BOUNDS.late_ms:
         return []
-    return [
-        SLOW_TEST.finding(
-            "warning",
-            "medium",
-            LateTest(**_test(one), ms=least.time_us / 1000, message_size=message_text(least.bytes)),
-            [
-                Evidence(Fact.TIME_OF_A_SMALL_MESSAGE, least.time_us, "µs", 1000 * BOUNDS.late_ms),
-                *quoted((least.quote,), Fact.NCCL_TESTS),
-            ],
-            cause="late",
-        )
-    ]
+    claim = LateTest(**_test(one), ms=least.time_us / 1000, message_size=message_text(least.bytes))
+    small_message = Evidence(Fact.TIME_OF_A_SMALL_MESSAGE, least.time_us, "µs", 1000 * BOUNDS.late_ms)
+    evidence = [small_message, *quoted((least.quote,), Fact.NCCL_TESTS)]
+    return [SLOW_TEST.finding("warning", "medium", claim, evidence, cause="late")]
 
 
 def _not_judged(one: Benchmark, large: BenchmarkSize | None) -> str:
@@ -201,16 +174,12 @@ def _expected(one: Benchmark, fabric: Fabric) -> _Expected | None:
     for machine in fabric.machines:
         if machine.host is not None and not same_host(machine.host, one.hosts[0]):
             continue
-        gpus = [_gpu_of(machine, rank.bus_id) for rank in one.ranks]
-        found = [gpu for gpu in gpus if gpu is not None]
-        limit = ring_limit(machine, found) if len(found) == len(gpus) > 1 else None
+        by_bus_id = {gpu.bus_id: gpu for gpu in machine.gpus if gpu.bus_id}
+        found = [by_bus_id[rank.bus_id] for rank in one.ranks if rank.bus_id in by_bus_id]
+        limit = ring_limit(machine, found) if len(found) == len(one.ranks) > 1 else None
         if limit is not None and limit.whole and limit.kind in LINK_NAMES:
             return _Expected(limit.gbs, "links", LINK_NAMES[limit.kind], BOUNDS.measured_share[0])
     return None
-
-
-def _gpu_of(machine: Machine, bus_id: str | None) -> Gpu | None:
-    return next((gpu for gpu in machine.gpus if bus_id is not None and gpu.bus_id == bus_id), None)
 
 
 def benchmark_text(one: Benchmark) -> str:

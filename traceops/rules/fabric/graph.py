@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from traceops.core.claims import reason
 from traceops.core.facts import Fact
-from traceops.core.findings import Evidence, Finding
+from traceops.core.findings import Confidence, Evidence, Finding
 from traceops.core.rule import Verdict, described
 from traceops.fabric.fabric import Circumstances, Fabric, at_least, quoted
 from traceops.fabric.model import Gpu, Machine, Path, same_host
@@ -18,8 +18,6 @@ from traceops.fabric.talks import RankGpus, names_are_of_several
 from traceops.rules.fabric.claims import BOUNDS, OneSided, Rings, SlowRings
 
 BELOW_LINKS = described("fabric", "TO-P006")
-RULES = (BELOW_LINKS,)
-
 _RING = 4  # NCCL's number of the pattern
 _LIMITING = (
     "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS", "NCCL_MAX_CTAS", "NCCL_TOPO_FILE",
@@ -56,7 +54,9 @@ def judge_graph(fabric: Fabric, known: Circumstances) -> Verdict:
         if not rings.gpus and rings.gbs < BOUNDS.slow_share * BOUNDS.any_link_gbs:
             findings.append(_below_any_link(rings, fabric.log, known))
             continue
-        if (limit := ring_limit(rings.machine, rings.gpus)) is None or not _comparable(rings.graph, limit):
+        limit = ring_limit(rings.machine, rings.gpus)
+        # Between GPUs at PCIe switches only rings that stay there: many kinds of GPU have no P2P over PCIe at all.
+        if limit is None or not (limit.kind in LINK_NAMES or rings.graph.intra_type in ("PIX", "PXB")):
             apart += bool(rings.gpus)
             continue
         planned[id(rings.machine)] = max(rings.gbs, planned.get(id(rings.machine), 0.0))
@@ -72,11 +72,7 @@ def judge_graph(fabric: Fabric, known: Circumstances) -> Verdict:
         return BELOW_LINKS.not_evaluated(reason("fabric", key))
     if not findings:
         return BELOW_LINKS.clear(reason("fabric", "rings_fit", judged="; ".join(dict.fromkeys(judged))))
-    return BELOW_LINKS.verdict(*_once(findings))
-
-
-def _once(findings: list[Finding]) -> list[Finding]:
-    return list({found.message: found for found in findings}.values())
+    return BELOW_LINKS.verdict(*{found.message: found for found in findings}.values())  # equal ones once
 
 
 def _rings_of(fabric: Fabric) -> Iterator[_Plan | None]:
@@ -104,11 +100,6 @@ def _rings_of(fabric: Fabric) -> Iterator[_Plan | None]:
             yield _placed(graph, machine, gpus, min(used, graph.channels))
 
 
-def _comparable(graph: GraphBandwidth, limit: RingLimit) -> bool:
-    """Between GPUs at PCIe switches only rings that stay there: many kinds of GPU have no P2P over PCIe at all."""
-    return limit.kind in LINK_NAMES or graph.intra_type in ("PIX", "PXB")
-
-
 def _placed(graph: GraphBandwidth, machine: Machine | None, gpus: list[Gpu | None], channels: int) -> _Plan:
     """The rings with their GPUs; without any where one of them is not known."""
     known = tuple(gpu for gpu in gpus if gpu is not None)
@@ -131,58 +122,46 @@ def _machine_of(fabric: Fabric, communicator: Communicator) -> Machine | None:
 
 
 def _below(rings: _Plan, limit: RingLimit, share: float, log: NcclLog | None, known: Circumstances) -> Finding:
-    graph = rings.graph
+    graph, settings = rings.graph, _limiting(log)
     name = LINK_NAMES.get(limit.kind)
-    settings = _limiting(log)
-    return BELOW_LINKS.finding(
-        at_least("warning", known.slow),
-        "high" if limit.whole else "medium",
-        Rings(
-            gpus=len(rings.gpus),
-            host=rings.machine.host,
-            gbs=rings.gbs,
-            pct=100 * share,
-            limit=limit.gbs,
-            channels=rings.channels,
-            found=graph.channels if rings.channels < graph.channels else None,
-            over=None if name is None or graph.intra_type in ("NVL", "NVB", "XGMI") else graph.intra_type,
-            links=name or "PCIe links",
-            per_gpu=limit.count if limit.count and limit.count > 1 and name else None,
-            settings=set_to(settings),
-        ),
-        [
-            Evidence(Fact.NCCL_RINGS, round(rings.gbs, 2), "GB/s", round(limit.gbs * BOUNDS.planned_share, 1)),
-            Evidence(Fact.LINKS_BY_NCCL, round(limit.gbs, 1), "GB/s"),
-            *quoted((graph.quote,), Fact.NCCL),
-            *quoted((one.quote for one in settings), Fact.NCCL),
-            *quoted((limit.path.quote,) if limit.path.quote is not None else (), Fact.TOPOLOGY, 1),
-            *known.saved,
-        ],
-        impact_ms=known.lost_ms,
+    claim = Rings(
+        gpus=len(rings.gpus),
+        host=rings.machine.host,
+        gbs=rings.gbs,
+        pct=100 * share,
+        limit=limit.gbs,
+        channels=rings.channels,
+        found=graph.channels if rings.channels < graph.channels else None,
+        over=None if name is None or graph.intra_type in ("NVL", "NVB", "XGMI") else graph.intra_type,
+        links=name or "PCIe links",
+        per_gpu=limit.count if limit.count and limit.count > 1 and name else None,
+        settings=set_to(settings),
     )
+    evidence = [
+        Evidence(Fact.NCCL_RINGS, round(rings.gbs, 2), "GB/s", round(limit.gbs * BOUNDS.planned_share, 1)),
+        Evidence(Fact.LINKS_BY_NCCL, round(limit.gbs, 1), "GB/s"),
+        *quoted((graph.quote,), Fact.NCCL),
+        *quoted((one.quote for one in settings), Fact.NCCL),
+        *quoted((limit.path.quote,) if limit.path.quote is not None else (), Fact.TOPOLOGY, 1),
+        *known.saved,
+    ]
+    confidence: Confidence = "high" if limit.whole else "medium"
+    severity = at_least("warning", known.slow)
+    return BELOW_LINKS.finding(severity, confidence, claim, evidence, impact_ms=known.lost_ms)
 
 
 def _below_any_link(rings: _Plan, log: NcclLog | None, known: Circumstances) -> Finding:
     """Rings that are slow whatever joins their GPUs, where no topology shows what does."""
-    graph, settings, slowest = rings.graph, _limiting(log), BOUNDS.any_link_gbs
-    return BELOW_LINKS.finding(
-        at_least("warning", known.slow),
-        "medium",
-        SlowRings(
-            gbs=rings.gbs,
-            slowest=slowest,
-            channels=rings.channels,
-            over=graph.intra_type or None,
-            settings=set_to(settings),
-        ),
-        [
-            Evidence(Fact.NCCL_RINGS, round(rings.gbs, 2), "GB/s", round(BOUNDS.slow_share * slowest, 1)),
-            *quoted((graph.quote,), Fact.NCCL),
-            *quoted((one.quote for one in settings), Fact.NCCL),
-            *known.saved,
-        ],
-        impact_ms=known.lost_ms,
-    )
+    settings, slowest, over = _limiting(log), BOUNDS.any_link_gbs, rings.graph.intra_type or None
+    claim = SlowRings(gbs=rings.gbs, slowest=slowest, channels=rings.channels, over=over, settings=set_to(settings))
+    evidence = [
+        Evidence(Fact.NCCL_RINGS, round(rings.gbs, 2), "GB/s", round(BOUNDS.slow_share * slowest, 1)),
+        *quoted((rings.graph.quote,), Fact.NCCL),
+        *quoted((one.quote for one in settings), Fact.NCCL),
+        *known.saved,
+    ]
+    severity = at_least("warning", known.slow)
+    return BELOW_LINKS.finding(severity, "medium", claim, evidence, impact_ms=known.lost_ms)
 
 
 def set_to(settings: Sequence[NcclSetting]) -> tuple[str, ...]:
@@ -218,17 +197,12 @@ def _one_sided(machine: Machine, planned: float | None) -> list[Finding]:
         more=len(uneven) - _MOST_PAIRS if len(uneven) > _MOST_PAIRS else None,
         planned=planned,
     )
-    return [
-        BELOW_LINKS.finding(
-            "warning",
-            "high" if uneven[0][1].back_share is not None else "medium",
-            claim,
-            [
-                Evidence(Fact.PAIRS_THAT_ARE_NARROWER_ONE_WAY, len(uneven), "pairs"),
-                *quoted((path.quote for _, path in uneven if path.quote is not None), Fact.TOPOLOGY),
-            ],
-        )
+    evidence = [
+        Evidence(Fact.PAIRS_THAT_ARE_NARROWER_ONE_WAY, len(uneven), "pairs"),
+        *quoted((path.quote for _, path in uneven if path.quote is not None), Fact.TOPOLOGY),
     ]
+    confidence: Confidence = "high" if uneven[0][1].back_share is not None else "medium"
+    return [BELOW_LINKS.finding("warning", confidence, claim, evidence)]
 
 
 def _share_back(path: Path, back: Path | None) -> float | None:

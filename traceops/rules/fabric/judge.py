@@ -13,12 +13,12 @@ from traceops.rules.failures import GPU_STUCK, NETWORK_STUCK, NO_START
 from traceops.rules.inputs import Inputs
 
 RULES = (
-    *paths.RULES,
-    *paths.UNUSED_LINKS_RULES,
-    *network.RULES,
-    *network.FAR_NIC_RULES,
-    *paths.WIDTHS_RULES,
-    *graph.RULES,
+    paths.ACROSS_NUMA_NODES,
+    paths.UNUSED_LINKS,
+    network.SOCKETS,
+    network.FAR_NIC,
+    paths.NARROW_LINK,
+    graph.BELOW_LINKS,
     *benchmarks.RULES,
 )
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from traceops.core.claims import reason
 from traceops.core.facts import Fact
-from traceops.core.findings import Evidence, Finding, Severity
+from traceops.core.findings import Confidence, Evidence, Finding, Severity
 from traceops.core.rule import Verdict, described
 from traceops.fabric import nccl
 from traceops.fabric.fabric import Circumstances, Fabric, at_least, hosts_text, quoted
@@ -20,9 +20,7 @@ from traceops.rules.fabric.claims import FarNic, Sockets
 from traceops.rules.fabric.graph import set_to
 
 SOCKETS = described("fabric", "TO-P003")
-
-RULES = (SOCKETS,)
-
+FAR_NIC = described("fabric", "TO-P004")
 _OUTSIDE = ("NET", "COLLNET")
 _SLOW_NETWORK = "Socket"
 _CHOOSING = ("NCCL_SOCKET_IFNAME", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_HCA", "NCCL_SOCKET_FAMILY")
@@ -55,7 +53,9 @@ def judge_sockets(fabric: Fabric, talked: Sequence[Talk], known: Circumstances) 
     if not over_sockets and not log.plugin_failures:
         unknown = nccl.why_not_told(log)
         return SOCKETS.not_evaluated(unknown) if unknown else SOCKETS.clear(_clear(log, talked))
-    if not (over_sockets or seen.connected or log.networks or nccl.failed_are_informed(log)) and _only_devices(log):
+    # Single devices of a network failed, beside which others may work
+    only_devices = {event.kind for event in log.network_events if event.failed} == {"device_failed"}
+    if not (over_sockets or seen.connected or log.networks or nccl.failed_are_informed(log)) and only_devices:
         return SOCKETS.not_evaluated(reason("fabric", "one_device"))
     return SOCKETS.verdict(_finding(fabric, seen, known))
 
@@ -74,22 +74,20 @@ def _finding(fabric: Fabric, seen: _Seen, known: Circumstances) -> Finding:
     inside_too = bool(seen.between) and len(seen.between) < len(over_sockets)
     if inside_too:
         severity = at_least("warning", severity)
-    costs = bool(over_sockets) and severity != "info"
+    claim = replace(claim, inside_too=inside_too, settings=(*claim.settings, *set_to(seen.asked_for)))
     pairs = len({members(talk) for talk in over_sockets})
-    return SOCKETS.finding(
-        severity,
-        "medium" if severity == "info" else "high",
-        replace(claim, inside_too=inside_too, settings=(*claim.settings, *set_to(seen.asked_for))),
-        [
-            *([Evidence(Fact.PAIRS_OF_RANKS_OVER_SOCKETS, pairs)] if pairs else []),
-            *quoted(log.plugin_failures, Fact.NCCL),
-            *quoted((setting.quote for setting in seen.asked_for), Fact.NCCL),
-            *quoted((talk.connection.quote for talk in over_sockets), Fact.NCCL, 2),
-            *(known.saved if costs else ()),
-        ],
-        ranks=ranks_in(job_ranks(fabric), (end for talk in over_sockets for end in members(talk))),
-        impact_ms=known.lost_ms if costs else None,
-    )
+    evidence = [
+        *([Evidence(Fact.PAIRS_OF_RANKS_OVER_SOCKETS, pairs)] if pairs else []),
+        *quoted(log.plugin_failures, Fact.NCCL),
+        *quoted((setting.quote for setting in seen.asked_for), Fact.NCCL),
+        *quoted((talk.connection.quote for talk in over_sockets), Fact.NCCL, 2),
+    ]
+    ranks = ranks_in(job_ranks(fabric), (end for talk in over_sockets for end in members(talk)))
+    if severity == "info":
+        return SOCKETS.finding(severity, "medium", claim, evidence, ranks=ranks)
+    impact = known.lost_ms if over_sockets else None
+    evidence += known.saved if over_sockets else ()
+    return SOCKETS.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=impact)
 
 
 def _without_plugin(seen: _Seen) -> tuple[Severity, Sockets]:
@@ -98,7 +96,10 @@ def _without_plugin(seen: _Seen) -> tuple[Severity, Sockets]:
     if not seen.connected and log.networks:
         return "warning", Sockets(case="in_its_place", ways=tuple(sorted({network.plugin for network in log.networks})))
     if not seen.connected and nccl.has_no_network(log):
-        return "error", Sockets(case="not_started", settings=_by_settings(log))
+        # The settings that choose a network, where one was to be chosen and is not there
+        chosen = {one.name: one for one in log.settings if one.name in _CHOOSING}
+        absent = any(event.kind in ("no_interface", "no_network", "plugin_missing") for event in log.network_events)
+        return "error", Sockets(case="not_started", settings=set_to([*chosen.values()]) if absent else ())
     if not seen.connected:
         if nccl.failed_are_informed(log):
             return "warning", Sockets(case="log_ends", remark="goes_on")
@@ -140,19 +141,6 @@ def _over_sockets(seen: _Seen, slow: Severity | None) -> tuple[Severity, Sockets
     return "info", Sockets(case="between_hosts", remark="unknown")
 
 
-def _only_devices(log: nccl.NcclLog) -> bool:
-    """Whether all that failed are single devices of a network, beside which others may work."""
-    return {event.kind for event in log.network_events if event.failed} == {"device_failed"}
-
-
-def _by_settings(log: nccl.NcclLog) -> tuple[str, ...]:
-    """The settings that choose a network, where one was to be chosen and is not there."""
-    chosen = {one.name: one for one in log.settings if one.name in _CHOOSING}
-    if not any(event.kind in ("no_interface", "no_network", "plugin_missing") for event in log.network_events):
-        return ()
-    return set_to(list(chosen.values()))
-
-
 def is_socket(talk: Talk) -> bool:
     return talk.connection.transport == "NET" and talk.connection.detail.startswith(_SLOW_NETWORK)
 
@@ -167,8 +155,6 @@ def _clear(log: nccl.NcclLog, talked: Sequence[Talk]) -> str:
 
 # TO-P004: NICs far from the GPU that sends or receives through them.
 
-FAR_NIC = described("fabric", "TO-P004")
-FAR_NIC_RULES = (FAR_NIC,)
 _CHOICE = "NCCL_IB_HCA"
 
 # NCCL uses GPUDirect RDMA within PCIe switches, which these change, and C2C.
@@ -241,20 +227,16 @@ def _far_finding(claim: FarNic, found: Sequence[_Far], job: Mapping[Hashable, in
     """A far NIC, on whichever hosts. chosen: a setting names the NICs that NCCL may take."""
     talks = [one.talk for one in found]
     hosts = hosts_text((talk.nic_machine.host for talk in talks if talk.nic_machine is not None), "").strip()
-    return FAR_NIC.finding(
-        "warning" if claim.path == "SYS" and claim.usable else "info",
-        "high" if claim.usable and chosen else "medium",
-        replace(claim, hosts=hosts or None),
-        [
-            Evidence(Fact.PATH_TO_THE_NIC_IN_USE, claim.path),
-            Evidence(Fact.PATH_TO_THE_NEAREST_NIC, claim.best),
-            *quoted((talk.connection.quote for talk in talks), Fact.NCCL, 2),
-            *quoted(
-                (path.quote for path in (found[0].path, found[0].best) if path.quote is not None), Fact.TOPOLOGY, 2
-            ),
-        ],
-        ranks=ranks_in(job, {receiver(one) if one.connection.of_receiver else sender(one) for one in talks}),
-    )
+    evidence = [
+        Evidence(Fact.PATH_TO_THE_NIC_IN_USE, claim.path),
+        Evidence(Fact.PATH_TO_THE_NEAREST_NIC, claim.best),
+        *quoted((talk.connection.quote for talk in talks), Fact.NCCL, 2),
+        *quoted((own.quote for own in (found[0].path, found[0].best) if own.quote is not None), Fact.TOPOLOGY, 2),
+    ]
+    ranks = ranks_in(job, {receiver(one) if one.connection.of_receiver else sender(one) for one in talks})
+    severity: Severity = "warning" if claim.path == "SYS" and claim.usable else "info"
+    confidence: Confidence = "high" if claim.usable and chosen else "medium"
+    return FAR_NIC.finding(severity, confidence, replace(claim, hosts=hosts or None), evidence, ranks=ranks)
 
 
 def _ends(networks: Sequence[nccl.Network], talk: Talk) -> list[tuple[Machine, Gpu, Nic]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from traceops.across.links import link_by_name
 from traceops.core.claims import reason
 from traceops.core.facts import Fact
-from traceops.core.findings import Evidence, Finding, Severity
+from traceops.core.findings import Confidence, Evidence, Finding, Severity
 from traceops.core.rule import Verdict, described
 from traceops.fabric.fabric import Circumstances, Fabric, at_least, hosts_text, quoted
 from traceops.fabric.model import Gpu, Machine, Nic, Path, Quote, is_rdma
@@ -22,9 +22,8 @@ from traceops.rules.fabric.claims import BOUNDS, AcrossNuma, LinksDown, NarrowLi
 from traceops.rules.fabric.graph import set_to
 
 ACROSS_NUMA_NODES = described("fabric", "TO-P001")
-
-RULES = (ACROSS_NUMA_NODES,)
-
+UNUSED_LINKS = described("fabric", "TO-P002")
+NARROW_LINK = described("fabric", "TO-P005")
 _MOST_PAIRS = 6
 _MOST_DEVICES = 8
 
@@ -124,9 +123,7 @@ def _weight(known: Circumstances, between: Sequence[Talk]) -> tuple[Severity, st
     return ("warning", "slow") if slow else ("info", "alone")
 
 
-def _measured(
-    known: Circumstances, machine: Machine, pairs: Sequence[tuple[Gpu, Gpu, Path]], leave_out: str = ""
-) -> float | None:
+def _measured(known: Circumstances, machine: Machine, pairs: Sequence[_Pair], leave_out: str = "") -> float | None:
     """The slowest of the pairs as measured, GB/s, without those of one kind; None where none was measured."""
     wanted = {frozenset((one.index, other.index)) for one, other, path in pairs if path.kind != leave_out}
     rows = (row for row in known.measured if row.op == "send_recv" and row.host in (None, machine.host))
@@ -139,7 +136,7 @@ def _used(machine: Machine, own: Sequence[Talk]) -> list[Gpu]:
     return sorted(set(seen), key=lambda gpu: gpu.index) or list(machine.gpus)
 
 
-def _are_joined(pairs: Sequence[tuple[Gpu, Gpu, Path]], across: Sequence[tuple[Gpu, Gpu, Path]]) -> bool:
+def _are_joined(pairs: Sequence[_Pair], across: Sequence[_Pair]) -> bool:
     """Whether links of other GPUs lead from one GPU to the other of every pair across nodes."""
     group = {gpu: {gpu} for one, other, _ in pairs for gpu in (one, other)}
     for one, other, path in pairs:
@@ -176,7 +173,7 @@ def _nics(machine: Machine, used: Sequence[Gpu]) -> list[Evidence]:
     return [*told, *[_BONDED] * bonded]
 
 
-def _listed(pairs: Sequence[tuple[Gpu, Gpu, Path]]) -> str:
+def _listed(pairs: Sequence[_Pair]) -> str:
     """'GPU0 and GPU1', or 'Pairs of GPU0, GPU1 with GPU2, GPU3' where these are all pairs between the two sides."""
     near = dict.fromkeys(one.label for one, _, _ in pairs)
     far = dict.fromkeys(other.label for _, other, _ in pairs)
@@ -187,9 +184,6 @@ def _listed(pairs: Sequence[tuple[Gpu, Gpu, Path]]) -> str:
 
 
 # TO-P002: GPUs that are near each other and do not use their link.
-
-UNUSED_LINKS = described("fabric", "TO-P002")
-UNUSED_LINKS_RULES = (UNUSED_LINKS,)
 
 _SWITCHED_OFF = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE")
 _NEAR = ("PIX", "PXB")  # NCCL uses P2P over PCIe up to here by default [NCCL, paths.cc]
@@ -241,23 +235,20 @@ def _unused(
         because="set" if settings else "refused" if log.p2p_disabled else "unknown",
         settings=set_to(settings),
     )
-    return UNUSED_LINKS.finding(
-        at_least("warning", known.slow) if certain else "info",
-        "high" if certain else "medium",
-        claim,
-        [
-            Evidence(Fact.PAIRS_OF_RANKS_WITHOUT_P2P, len({members(talk) for talk in missed}), f"of {pairs}"),
-            *quoted((talk.connection.quote for talk in missed), Fact.NCCL),
-            *quoted((setting.quote for setting in settings), Fact.NCCL),
-            *quoted(log.p2p_disabled, Fact.NCCL, 2),
-            *quoted(
-                (t.path.quote for t in missed if t.path is not None and t.path.quote is not None), Fact.TOPOLOGY, 1
-            ),
-            *(known.saved if certain else ()),
-        ],
-        ranks=ranks_in(job_ranks(fabric), (end for talk in missed for end in members(talk))),
-        impact_ms=known.lost_ms if certain else None,
-    )
+    topology = (talk.path.quote for talk in missed if talk.path is not None and talk.path.quote is not None)
+    evidence = [
+        Evidence(Fact.PAIRS_OF_RANKS_WITHOUT_P2P, len({members(talk) for talk in missed}), f"of {pairs}"),
+        *quoted((talk.connection.quote for talk in missed), Fact.NCCL),
+        *quoted((setting.quote for setting in settings), Fact.NCCL),
+        *quoted(log.p2p_disabled, Fact.NCCL, 2),
+        *quoted(topology, Fact.TOPOLOGY, 1),
+    ]
+    ranks = ranks_in(job_ranks(fabric), (end for talk in missed for end in members(talk)))
+    if not certain:
+        return UNUSED_LINKS.finding("info", "medium", claim, evidence, ranks=ranks)
+    severity = at_least("warning", known.slow)
+    evidence += known.saved
+    return UNUSED_LINKS.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=known.lost_ms)
 
 
 def _lost_link(talk: Talk, device: str | None, switched_off: Sequence[str], no_p2p: bool) -> _Has | None:
@@ -289,10 +280,6 @@ def _switched_off(log: NcclLog, *, over_pcie: bool = False) -> list[NcclSetting]
     return list(found.values())
 
 
-NARROW_LINK = described("fabric", "TO-P005")
-WIDTHS_RULES = (NARROW_LINK,)
-
-
 class _Width(Struct, frozen=True):
     """One number of one device: more is better. most: that device and slot allow, where that is known."""
 
@@ -314,16 +301,14 @@ def judge_widths(fabric: Fabric) -> Verdict:
     findings: list[Finding] = []
     compared = 0
     for machine in fabric.machines:
-        for metric, unit, read in _METRICS:
-            widths = read(machine)
+        for metric, unit, widths in (*_gpu_widths(machine), *_nic_widths(machine)):
             by_kind: dict[Hashable, list[_Width]] = defaultdict(list)
             for width in widths:
                 by_kind[width.kind].append(width)
             for siblings in by_kind.values():
-                if len(siblings) < 2:
-                    continue
-                compared += len(siblings)
-                findings += _below(machine, metric, unit, siblings)
+                if len(siblings) > 1:
+                    compared += len(siblings)
+                    findings += _below(machine, metric, unit, siblings)
         findings += _links_down(machine)
     if not findings and not compared:
         return NARROW_LINK.not_evaluated(reason("fabric", "no_widths"))
@@ -337,31 +322,26 @@ def _below(machine: Machine, metric: str, unit: str, siblings: Sequence[_Width])
     if not (low := [width for width in siblings if width.value < usual]):
         return []
     made_so = all(width.most is not None and width.value >= width.most for width in low)
-    alone = low[0] if len(low) == 1 else None
     claim = NarrowLink(
         metric="Number of NVLinks" if metric == "NVLinks" else metric,
-        device=alone.device if alone else None,
-        one=_amount(alone.value, unit) if alone else None,
         count=len(low),
         devices=tuple(f"{_amount(width.value, unit)} on {width.device}" for width in low[:_MOST_DEVICES]),
         host=machine.host,
         usual=_amount(usual, unit),
         made_so=made_so,
     )
-    return [
-        NARROW_LINK.finding(
-            "info" if made_so else "warning",
-            "high" if counts[usual] > len(low) else "medium",
-            claim,
-            [
-                *(
-                    Evidence(Fact.WIDTH, width.value, unit, usual, subject=f"{metric} of {width.device}")
-                    for width in low[:_MOST_DEVICES]
-                ),
-                *quoted((quote for width in low for quote in width.quotes), Fact.TOPOLOGY, 2),
-            ],
-        )
+    if len(low) == 1:
+        claim = replace(claim, device=low[0].device, one=_amount(low[0].value, unit))
+    evidence = [
+        *(
+            Evidence(Fact.WIDTH, one.value, unit, usual, subject=f"{metric} of {one.device}")
+            for one in low[:_MOST_DEVICES]
+        ),
+        *quoted((quote for width in low for quote in width.quotes), Fact.TOPOLOGY, 2),
     ]
+    severity: Severity = "info" if made_so else "warning"
+    confidence: Confidence = "high" if counts[usual] > len(low) else "medium"
+    return [NARROW_LINK.finding(severity, confidence, claim, evidence)]
 
 
 def _amount(value: float, unit: str) -> str:
@@ -375,45 +355,49 @@ def _links_down(machine: Machine) -> list[Finding]:
     down = [gpu for gpu in gpus if gpu.nvlinks_down]
     if not down or len(down) == len(gpus):  # a board may leave some unconnected on every GPU
         return []
-    return [
-        NARROW_LINK.finding(
-            "warning",
-            "high",
-            LinksDown(
-                gpu=down[0].label if len(down) == 1 else None,
-                one=down[0].nvlinks_down if len(down) == 1 else None,
-                count=len(down),
-                gpus=tuple(f"{gpu.nvlinks_down} of {gpu.label}" for gpu in down),
-            ),
-            [
-                Evidence(Fact.NVLINKS_DOWN, gpu.nvlinks_down, "links", 0, subject=gpu.label)
-                for gpu in down[:_MOST_DEVICES]
-            ],
-        )
+    claim = LinksDown(count=len(down), gpus=tuple(f"{gpu.nvlinks_down} of {gpu.label}" for gpu in down))
+    if len(down) == 1:
+        claim = replace(claim, gpu=down[0].label, one=down[0].nvlinks_down)
+    shown = down[:_MOST_DEVICES]
+    evidence = [Evidence(Fact.NVLINKS_DOWN, gpu.nvlinks_down, "links", 0, subject=gpu.label) for gpu in shown]
+    return [NARROW_LINK.finding("warning", "high", claim, evidence)]
+
+
+def _gpu_widths(machine: Machine) -> Iterator[tuple[str, str, list[_Width]]]:
+    """What is compared of GPUs: its name, its unit, and each one's. A GPU at rest lowers its PCIe generation by itself,
+    so of generations only what the link can reach is compared."""
+    slots = [(gpu, gpu.pcie) for gpu in machine.gpus if gpu.pcie is not None]
+    lanes = [_Width(gpu.label, gpu.name, pcie.width, most=pcie.most_width) for gpu, pcie in slots if pcie.width]
+    yield "PCIe width", "lanes", lanes
+    generations = [_Width(gpu.label, gpu.name, pcie.most_generation) for gpu, pcie in slots if pcie.most_generation]
+    yield "PCIe generation", "generation", generations
+    # Links of each GPU: as it says itself, else as the matrix' row says, where that is whole
+    own = [_Width(gpu.label, gpu.name, gpu.nvlinks) for gpu in machine.gpus if gpu.nvlinks is not None]
+    links = own if len(own) == len(machine.gpus) else _of_the_matrix(machine)
+    yield "NVLinks", "links", [width for width in links if width.value or not _is_bridged(machine)]
+    speeds = [_Width(gpu.label, gpu.name, gpu.nvlink_gbs) for gpu in machine.gpus if gpu.nvlink_gbs]
+    yield "NVLink speed", "GB/s a link", speeds
+
+
+def _nic_widths(machine: Machine) -> Iterator[tuple[str, str, list[_Width]]]:
+    """The same of NICs of the fast network that are no bonds: a port for management differs from the rest on purpose.
+    A card with several ports, all of them slower than those of other cards, is another card."""
+    nics = [(nic, _role(machine, nic)) for nic in machine.nics if not nic.bonded and is_rdma(nic)]
+    lanes = [
+        _Width(nic.name or nic.label, role, nic.pcie.width, most=nic.pcie.most_width)
+        for nic, role in nics
+        if nic.pcie is not None and nic.pcie.width
     ]
-
-
-def _gpu_lanes(machine: Machine) -> list[_Width]:
-    return [
-        _Width(gpu.label, gpu.name, gpu.pcie.width, most=gpu.pcie.most_width)
-        for gpu in machine.gpus
-        if gpu.pcie is not None and gpu.pcie.width
+    yield "PCIe width", "lanes", lanes
+    fast = [
+        (nic, role, nic.speed_gbs, (nic.bus_id or "").rpartition(".")[0])  # a PCI device has one function a port
+        for nic, role in nics
+        if nic.speed_gbs and nic.up is not False
     ]
-
-
-def _gpu_generation(machine: Machine) -> list[_Width]:
-    return [
-        _Width(gpu.label, gpu.name, gpu.pcie.most_generation)
-        for gpu in machine.gpus
-        if gpu.pcie is not None and gpu.pcie.most_generation
-    ]
-
-
-def _nvlinks(machine: Machine) -> list[_Width]:
-    """Links of each GPU: as it says itself, else as the matrix' row says, where that is whole."""
-    told = [_Width(gpu.label, gpu.name, gpu.nvlinks) for gpu in machine.gpus if gpu.nvlinks is not None]
-    widths = told if len(told) == len(machine.gpus) else _of_the_matrix(machine)
-    return [width for width in widths if width.value or not _is_bridged(machine)]
+    ports = Counter(card for *_, card in fast if card)
+    most = {card: max(gbs for *_, gbs, own in fast if own == card) for card, count in ports.items() if count > 1}
+    speeds = [_Width(nic.name or nic.label, (role, most.get(card)), gbs * 8) for nic, role, gbs, card in fast]
+    yield "Network speed", "Gbit/s", speeds
 
 
 def _is_bridged(machine: Machine) -> bool:
@@ -448,54 +432,7 @@ def _links(path: Path) -> int | None:
     return path.count if path.kind == "NV" else 0
 
 
-def _nic_lanes(machine: Machine) -> list[_Width]:
-    return [
-        _Width(nic.name or nic.label, _role(machine, nic), nic.pcie.width, most=nic.pcie.most_width)
-        for nic in _single(machine)
-        if nic.pcie is not None and nic.pcie.width
-    ]
-
-
-def _nic_speed(machine: Machine) -> list[_Width]:
-    """A card with several ports, all of them slower than those of other cards, is another card."""
-    nics = [nic for nic in _single(machine) if nic.speed_gbs and nic.up is not False]
-    ports: dict[str, list[float]] = defaultdict(list)
-    for nic in nics:
-        ports[_card(nic)].append(nic.speed_gbs or 0.0)
-    most = {card: max(speeds) for card, speeds in ports.items() if card and len(speeds) > 1}
-    return [
-        _Width(nic.name or nic.label, (_role(machine, nic), most.get(_card(nic))), (nic.speed_gbs or 0.0) * 8)
-        for nic in nics
-    ]
-
-
-def _card(nic: Nic) -> str:
-    """Its PCI device without the function, which is one a port; empty where it is not known."""
-    return (nic.bus_id or "").rpartition(".")[0]
-
-
 def _role(machine: Machine, nic: Nic) -> Hashable:
     """Its network and how near it is to any GPU: ports for storage are slower on purpose, and farther."""
     paths = (machine.path(gpu.label, nic.label) for gpu in machine.gpus)
     return nic.kind, min((distance(path) for path in paths if path is not None), default=None)
-
-
-def _single(machine: Machine) -> list[Nic]:
-    """NICs of the fast network that are no bonds: a port for management differs from the rest on purpose."""
-    return [nic for nic in machine.nics if not nic.bonded and is_rdma(nic)]
-
-
-def _gpu_link_gbs(machine: Machine) -> list[_Width]:
-    return [_Width(gpu.label, gpu.name, gpu.nvlink_gbs) for gpu in machine.gpus if gpu.nvlink_gbs]
-
-
-# What is compared: its name, its unit, and how to read it. A GPU at rest lowers its PCIe generation by itself, so of
-# generations only what the link can reach is compared.
-_METRICS: tuple[tuple[str, str, Callable[[Machine], list[_Width]]], ...] = (
-    ("PCIe width", "lanes", _gpu_lanes),
-    ("PCIe generation", "generation", _gpu_generation),
-    ("NVLinks", "links", _nvlinks),
-    ("NVLink speed", "GB/s a link", _gpu_link_gbs),
-    ("PCIe width", "lanes", _nic_lanes),
-    ("Network speed", "Gbit/s", _nic_speed),
-)
