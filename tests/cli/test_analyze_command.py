@@ -118,6 +118,7 @@ def test_the_report_is_the_same_with_hta_itself(folder, tmp_path, monkeypatch):
         assert analyze(folder, "-o", tmp_path / out, "--format", "json,csv", "-q", *flags) == 0
     ours, theirs = ({file.name: file.read_bytes() for file in (tmp_path / out).iterdir()} for out in ("ours", "theirs"))
     assert "hta_kernels.csv" in ours
+    assert theirs.pop("hta_frequent_sequences.csv").startswith(b"rank,pattern,count,")
     documents = [json.loads(files.pop("report.json")) for files in (ours, theirs)]
     assert documents[1]["summary"].pop("hta_agreement")["differing"] == 0
     sources = [{row.pop("breakdown_source") for row in document["ranks"]} for document in documents]
@@ -126,6 +127,7 @@ def test_the_report_is_the_same_with_hta_itself(folder, tmp_path, monkeypatch):
         files["summary.csv"] = files["summary.csv"].replace(b",hta,", b",traceops,")
     assert documents[0] == documents[1] and ours == theirs
     monkeypatch.setattr("traceops.measure.hta_bridge._ANALYSES", {})
+    monkeypatch.setattr("traceops.measure.hta_bridge._ONLY_HTAS", {})
     assert analyze(folder, "-o", tmp_path / "none", "--format", "json,csv", "-q", "--hta") == 0
     assert not list((tmp_path / "none").glob("hta_*.csv"))
 

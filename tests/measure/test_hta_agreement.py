@@ -1,5 +1,6 @@
 """HTA's own code held against our tables, value by value, whichever of its two names it was installed by."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from traceops.measure import hta_tables
 from traceops.measure.hta_bridge import DISTRIBUTIONS, installed_hta
 from traceops.measure.hta_tables import HtaAgreement, HtaTables, agreement_of_ranks, compare_tables
 from traceops.pipeline.analyze import analyze
+from traceops.pipeline.mapping import ranks
 from traceops.render.report.terminal import hta_sentence
 
 DATA = Path(__file__).resolve().parents[1] / "data"
@@ -129,3 +131,36 @@ def test_what_hta_stumbles_over_leaves_the_report(checked, monkeypatch, capsys):
     monkeypatch.setattr("traceops.cli.analyze.summarize_all", raises)
     assert checked() is None
     assert "HTA could not check the tables: ValueError: cannot reindex" in capsys.readouterr().err
+
+
+def test_what_only_hta_has_completes_the_page_and_nothing_is_measured_again(checked, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TRACEOPS_CACHE", str(tmp_path / "cache"))
+    measured = []
+    summarize = ranks.summarize
+    monkeypatch.setattr(
+        ranks, "summarize", lambda file, *options: measured.append(file.rank) or summarize(file, *options)
+    )
+    assert checked("--jobs", "1", of="hta/pair") is not None
+    assert measured == [0, 1]
+    rows = list(csv.DictReader((tmp_path / "out/hta_frequent_sequences.csv").read_text().splitlines()))
+    assert {row["rank"] for row in rows} == {"0"} and all(row["pattern"].count("|") >= 3 for row in rows)
+    page = (tmp_path / "out/summary.html").read_text()
+    assert f"{len(rows)} sequences" in page and "hta_frequent_sequences.csv" in page
+    assert checked("--no-hta", of="hta/pair") is None
+    assert not (tmp_path / "out/hta_frequent_sequences.csv").exists()
+    assert "hta_frequent_sequences" not in (tmp_path / "out/summary.html").read_text()
+
+
+def test_a_report_that_another_process_wrote_meanwhile_is_left(checked, tmp_path, monkeypatch):
+    asked = ranks.summarize_all
+
+    def meanwhile(files, options):
+        found = asked(files, options)
+        page = tmp_path / "out/summary.html"
+        page.with_name("new").write_text("of another run")
+        page.with_name("new").replace(page)
+        return found
+
+    monkeypatch.setattr("traceops.cli.analyze.summarize_all", meanwhile)
+    assert checked(of="hta/pair") is None
+    assert (tmp_path / "out/summary.html").read_text() == "of another run"

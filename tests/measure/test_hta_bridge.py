@@ -31,6 +31,7 @@ DDP = DATA / "ddp4/rank_0.pt.trace.json.gz"
 (AMD,) = (DATA / "hta/amd").glob("*.gz")
 (CPU_ONLY,) = (DATA / "hta/cpu_only").glob("*.gz")
 NS = DATA / "hta/ns/rank-0.json.gz"
+(CUPTI,) = (DATA / "hta/cupti").glob("*.gz")
 RANKS = [("ddp4", 0), ("ddp4", 3), ("fsdp2_4", 1), ("hsdp4", 2), ("item_sync4", 2), ("slow_loader4", 2)]
 RANKS += [("slow_gpu4", 2)]
 SAMPLE = [DATA / f"{run}/rank_{rank}.pt.trace.json.gz" for run, rank in RANKS]
@@ -291,3 +292,45 @@ def test_htas_trace_diff_takes_runs():
     runs = [traceops.load(DATA / name / "rank_0.pt.trace.json.gz") for name in ("ddp4", "slow_loader4")]
     moved = TraceDiff.compare_traces(*(LabeledTrace(run.name, t=run.hta.t) for run in runs))
     assert len(moved) > 50
+
+
+# What only HTA has
+
+
+def test_sequences_are_those_that_hta_finds_with_its_own_loader(tmp_path):
+    ours = tables_by_hta(0, load_trace(str(DDP)), more=True)
+    assert ours.failed == ()
+    table = frame_of(ours.sequences)
+    assert len(table) > 3
+    operator = table["pattern"][0].split("|")[0]
+    theirs = hta_analysis({0: DDP}).get_frequent_cuda_kernel_sequences(operator, str(tmp_path), visualize=False)
+    same = table[table["pattern"].isin(theirs["pattern"])].set_index("pattern")
+    assert len(same) == len(theirs) > 0
+    wanted = theirs.set_index("pattern").loc[same.index]
+    assert same["count"].tolist() == wanted["count"].tolist()
+    for column in ("GPU kernel duration (us)", "CPU op duration (us)"):
+        assert np.allclose(same[column], wanted[column], rtol=1e-6)
+
+
+def test_the_search_writes_no_copy_of_the_trace(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    assert tables_by_hta(0, load_trace(str(SAMPLE[-1])), more=True).sequences
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_counters_are_htas_means_by_operator_and_kernel():
+    table = tables_by_hta(0, load_trace(str(CUPTI)), more=True).counters
+    (theirs,) = hta_analysis({0: CUPTI}).get_cupti_counter_data_with_operators(ranks=[0])
+    assert sum(table["count"]) == len(theirs) > 0
+    counters = [name for name in table if "__" in name]
+    assert counters
+    for at, name in enumerate(table["name"]):
+        own = theirs[
+            (theirs["name"] == name)
+            & (theirs["top_level_op"] == table["top_level_op"][at])
+            & (theirs["bottom_level_op"] == table["bottom_level_op"][at])
+        ]
+        assert len(own) == table["count"][at]
+        for counter in counters:
+            assert table[counter][at] == pytest.approx(own[counter].mean())

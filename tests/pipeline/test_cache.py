@@ -277,7 +277,7 @@ def test_an_entry_that_is_used_is_recent(ddp, cache):
 
 def test_many_stores_stay_within_the_size(tmp_path, monkeypatch):
     monkeypatch.setenv("TRACEOPS_CACHE_SIZE", "64K")
-    header = ranks._header(discover(str(DATA / "ddp4")).windows[0].files[0], None, False)
+    header = ranks._header(discover(str(DATA / "ddp4")).windows[0].files[0], None, MapOptions())
     for number in range(3000):
         kept.store(tmp_path, replace(header, digest=str(number)), os.urandom(100))
     left = sum(path.stat().st_size for path in entries(tmp_path))

@@ -269,7 +269,7 @@ def test_a_worker_with_another_traceops_is_told_so(ddp, monkeypatch):
     [file, *_] = discover(str(ddp)).windows[0].files
     with monkeypatch.context() as patch:
         patch.setattr(ranks, "__version__", "9.9")
-        outcome = ranks._outcome(file, cache=False, with_hta=False, ahead=False)
+        outcome = ranks._outcome(file, MapOptions(cache=False), ahead=False)
     assert unpack(outcome.packed, {})[0].version == "9.9"
     results = ranks._Results([file], None)
     results.take(file, outcome, elsewhere=True)

@@ -316,7 +316,9 @@ def same(shown: str, known: float | None) -> bool:
         return shown == "–"
     if shown == "<0.01":
         return 0 < known < 0.01
-    return float(shown.replace(",", "")) == pytest.approx(known, abs=0.0051, rel=5e-3)  # three digits
+    return float(shown.replace(",", "").replace("\u202f", "")) == pytest.approx(
+        known, abs=0.0051, rel=5e-3
+    )  # three digits
 
 
 def csv_rows(report: Report, name: str) -> list[dict[str, str]]:

@@ -51,11 +51,11 @@ def main(args: argparse.Namespace) -> int:
     root = report_folder(path, found.name) if args.output is None else Path(args.output)
     make_writable(root)
     findings: list[Finding] = []
-    written: list[tuple[Window, Path]] = []
+    written: list[Written] = []
     for window, report, shown in _reports(args, formats, found, root):
         findings += report.findings
         if report.tables.hta:  # of GPU activity
-            written.append((window, shown.parent / "report.json"))
+            written.append((window, report, shown))
         if args.select == "latest":
             _note_other_windows(found, window, args.quiet)
         if args.quiet:
@@ -68,7 +68,7 @@ def main(args: argparse.Namespace) -> int:
     if args.hta is None and not (args.quiet or args.executor) and formats != ("json",):
         sys.stdout.flush()
         try:
-            _check_by_hta(args, written)
+            _check_by_hta(args, formats, written)
         except KeyboardInterrupt:
             pass
         except Exception as error:  # whatever HTA stumbles over: the report stands
@@ -77,29 +77,40 @@ def main(args: argparse.Namespace) -> int:
 
 
 _CHECKED_BYTES, _CHECKED_FILES = 50_000_000, 16  # HTA takes 80 ms for the least trace
+_SEARCHED = 30_000  # events of a trace; HTA's search for sequences of kernels takes 50 µs for each
 
 
-def _check_by_hta(args: argparse.Namespace, written: Sequence[tuple[Window, Path]]) -> None:
-    """HTA's own code on small traces, where it is installed: last of all, so that nothing waits for its line."""
-    files = [file for window, _ in written for file in window.files]
+def _check_by_hta(args: argparse.Namespace, formats: tuple[str, ...], written: Sequence[Written]) -> None:
+    """HTA's own code on small traces, where it is installed: last of all, so that nothing waits for its line. A report
+    that is still the one that was written is completed with what HTA has."""
+    files = [file for window, _, _ in written for file in window.files]
     small = len(files) <= _CHECKED_FILES and sum(file.size_bytes for file in files) <= _CHECKED_BYTES
     if not small or any(is_remote(file.path) or file.summarized for file in files):
         return
     if not hta_checks(os.environ) or find_spec("hta") is None:
         return
+    from msgspec.structs import replace
+
     from traceops.measure.hta_tables import agreement_of_ranks
-    from traceops.render.files import add_hta_agreement
+    from traceops.pipeline.assemble_tables import hta_rows
+    from traceops.render.files import write_report
     from traceops.render.printer import say
     from traceops.render.report.terminal import hta_sentence
 
-    options = MapOptions(args.jobs, cache=args.cache, with_hta=True, own_kernels=own_kernels(), gpu=args.gpu)
-    for window, document in written:
-        before = document.stat() if document.exists() else None
+    options = MapOptions(
+        args.jobs, cache=args.cache, with_hta=True, own_kernels=own_kernels(), gpu=args.gpu, searched=_SEARCHED
+    )
+    for window, report, shown in written:
+        before = shown.stat()
         ranks, _ = summarize_all(window.files, options)
         if (found := agreement_of_ranks(one.hta_agreement for one in ranks)) is not None:
             say(f"{hta_sentence(found)}.")
-            if before is not None:
-                add_hta_agreement(document, before, found)
+            completed = replace(
+                report,
+                summary=replace(report.summary, hta_agreement=found),
+                tables=replace(report.tables, hta={**hta_rows(ranks), **report.tables.hta}),
+            )
+            write_report(completed, shown.parent, formats, args.plotlyjs, over=(shown, before))
 
 
 def _given(args: argparse.Namespace, *names: str) -> list[str]:

@@ -9,16 +9,18 @@ import logging
 import math
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceops.core.errors import UsageError
-from traceops.measure.hta_tables import KERNEL_WAIT_US, NO_ACTIVITY, Columns, HtaTables, number_ids
+from traceops.measure.hta_tables import KERNEL_WAIT_US, NO_ACTIVITY, SEQUENCE_COLUMNS, Columns, HtaTables, number_ids
 from traceops.traces.kineto import load_trace
 from traceops.traces.model import Events, RankTrace
 
@@ -29,12 +31,13 @@ if TYPE_CHECKING:
 DISTRIBUTIONS = ("HolisticTraceAnalysis", "traceinsight")
 
 
-def tables_by_hta(rank: int, trace: RankTrace) -> HtaTables:
+def tables_by_hta(rank: int, trace: RankTrace, more: bool = False) -> HtaTables:
     """What `hta_tables` computes, by HTA's own code; an analysis that fails costs its own table only. A trace without
-    device rows gives no tables: HTA raises or answers NaN there."""
-    if not (trace.events.stream >= 0).any():
-        return HtaTables(failed=NO_ACTIVITY)
-    frames, failed = hta_frames(rank, trace)
+    device rows gives none of them: HTA raises or answers NaN there. `more`: also the tables that only HTA has."""
+    frames, failed = hta_frames(rank, trace) if (trace.events.stream >= 0).any() else ({}, NO_ACTIVITY)
+    if more:
+        only_htas, why_not = _answers(_ONLY_HTAS, functools.cache(lambda: _analysis({rank: trace}, exact=True).t), rank)
+        frames, failed = frames | only_htas, failed + why_not
     if "launches" in frames:
         # HTA's rows, one per launch (thousands), folded to one per quantity, in µs.
         columns = ["cpu_duration", "gpu_duration", "launch_delay"]
@@ -46,14 +49,19 @@ def tables_by_hta(rank: int, trace: RankTrace) -> HtaTables:
 
 def hta_frames(rank: int, trace: RankTrace) -> tuple[dict[str, pd.DataFrame], tuple[tuple[str, str], ...]]:
     """HTA's tables by the names that `HtaTables` has for them, and the analyses that raised with their errors."""
-    hta_trace = to_hta(rank, trace)
+    return _answers(_ANALYSES, functools.cache(lambda: to_hta(rank, trace)), rank)
+
+
+def _answers(
+    analyses: Mapping[str, Callable[[Any, int], dict[str, pd.DataFrame]]], trace: Callable[[], Any], rank: int
+) -> tuple[dict[str, pd.DataFrame], tuple[tuple[str, str], ...]]:
     frames: dict[str, pd.DataFrame] = {}
     failed = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pandas' future warnings about HTA's own code
-        for name, analysis in _ANALYSES.items():
+        for name, analysis in analyses.items():
             try:
-                frames |= analysis(hta_trace, rank)
+                frames |= analysis(trace(), rank)
             except Exception as error:
                 failed.append((name, f"{type(error).__name__}: {error}"[:200]))
     return frames, tuple(failed)
@@ -120,11 +128,16 @@ def hta_analysis(paths: Mapping[int, str]) -> Any:
     paths: the trace of each rank. Python frames of `with_stack` are left out. Raises UsageError without HTA, InputError
     for a trace that cannot be read."""
     preload("run.hta")
+    return _analysis(paths)
+
+
+def _analysis(given: Mapping[int, str | RankTrace], *, exact: bool = False) -> Any:
+    """exact: times are not rounded to whole µs, where HTA ends events before they begin and fails at them."""
     from hta.trace_analysis import TraceAnalysis
 
     logging.getLogger("hta").setLevel(logging.ERROR)
     analysis = TraceAnalysis.__new__(TraceAnalysis)
-    analysis.t = _our_trace()(paths)
+    analysis.t = _our_trace()(given, exact)
     analysis.t.load_traces()
     analysis.t.traces = {rank: _frame_by_name()(frame) for rank, frame in analysis.t.traces.items()}
     return analysis
@@ -139,36 +152,44 @@ def _our_trace() -> Any:
     class OurTrace(Trace):  # type: ignore[misc]
         """HTA's traces of a job, read by our loader."""
 
-        def __init__(self, paths: Mapping[int, str]) -> None:  # HTA's looks for files in a folder
-            self.trace_files, self.trace_path = dict(paths), str(Path(min(paths.values())).parent)
+        def __init__(
+            self, given: Mapping[int, str | RankTrace], exact: bool
+        ) -> None:  # HTA's looks for files in a folder
+            self._exact = exact
+            self._read = {rank: one for rank, one in given.items() if not isinstance(one, str)}
+            self.trace_files = {rank: one if isinstance(one, str) else one.path for rank, one in given.items()}
+            self.trace_path = str(Path(min(self.trace_files.values())).parent)
             self.traces: dict[int, pd.DataFrame] = {}
             self.meta_data: dict[int, dict[str, Any]] = {}
             self.min_ts, self.is_parsed = 0, False
             self.symbol_table, self.parser_config = TraceSymbolTable(), ParserConfig.get_default_cfg()
 
         def parse_traces(self, *args: Any, **options: Any) -> None:
-            read = {rank: load_trace(path) for rank, path in self.trace_files.items()}
+            read = {rank: self._read.get(rank) or load_trace(path) for rank, path in self.trace_files.items()}
             if any(_OF_HTAS_READER & set(trace.events.cats) for trace in read.values()):
                 super().parse_traces(*args, **options)
                 return
             starts = [int(trace.events.ts.min()) // 1000 * 1000 for trace in read.values() if len(trace.events)]
             for rank, trace in read.items():
                 self.symbol_table.add_symbols([*trace.events.names, *trace.events.cats])
-                self.traces[rank] = _frame_of_reader(trace.events, self.symbol_table, min(starts, default=0))
+                self.traces[rank] = _frame_of_reader(
+                    trace.events, self.symbol_table, min(starts, default=0), self._exact
+                )
                 self.meta_data[rank] = {"distributedInfo": {"rank": rank, "world_size": trace.meta.world_size}}
 
     return OurTrace
 
 
-def _frame_of_reader(events: Events, table: Any, zero_ns: int) -> pd.DataFrame:
-    """The frame that HTA's reader makes of a trace: times in µs since `zero_ns`, in whole ones as HTA rounds them."""
+def _frame_of_reader(events: Events, table: Any, zero_ns: int, exact: bool) -> pd.DataFrame:
+    """The frame that HTA's reader makes of a trace: times in µs since `zero_ns`, rounded to whole ones as HTA does if
+    not `exact`."""
     import pandas as pd
     from hta.common.trace import transform_correlation_to_index
     from hta.configs.env_options import disable_ns_rounding
 
     ids = table.get_sym_id_map()
     ts, dur = (events.ts - zero_ns) / 1000.0, events.dur / 1000.0
-    if not disable_ns_rounding() and ((events.ts % 1000).any() or (events.dur % 1000).any()):
+    if not (exact or disable_ns_rounding()) and ((events.ts % 1000).any() or (events.dur % 1000).any()):
         end = np.floor(ts + dur)
         ts = np.ceil(ts).astype(np.int64)
         dur = end - ts
@@ -272,6 +293,61 @@ _ANALYSES = {
     "launch statistics": _launches,
     "queue length": _queue_length,
 }
+
+
+_MOST_OPERATORS = 6
+_LEAST_KERNELS = 3  # the least length of a sequence, HTA's own
+
+
+def _sequences(trace: Any, rank: int) -> dict[str, Any]:
+    """The sequences of kernels that HTA finds below the operators that take most of the GPU's time."""
+    import pandas as pd
+    from hta.analyzers import cuda_kernel_analysis as theirs
+    from hta.common.trace_call_graph import CallGraph
+
+    graph = CallGraph(trace, ranks=[rank])  # its columns go to the frame: what runs below each operator
+    frame, names = trace.get_trace(rank), trace.symbol_table.get_sym_table()
+    operators = frame[(frame["num_kernels"] >= _LEAST_KERNELS) & frame["cat"].map(names.__getitem__).eq("cpu_op")]
+    taking = operators.groupby("name").agg(
+        calls=("name", "size"), spent=("kernel_dur_sum", "sum"), depth=("depth", "min")
+    )
+    # Of operators that only wrap each other the outermost stands for all.
+    taking = taking.sort_values(["spent", "depth"], ascending=[False, True]).drop_duplicates(["calls", "spent"])
+
+    class Search(theirs.CudaKernelAnalysis):  # type: ignore[misc]
+        # Without the copy of the trace in which HTA marks what it found.
+        @classmethod
+        def _overlay_frequent_patterns_with_trace(cls, *_: Any) -> dict[str, Any]:
+            return {}
+
+    trace.write_raw_trace = lambda *_: None
+    with patch.object(theirs, "CallGraph", lambda *_, **__: graph), TemporaryDirectory() as folder:  # made once
+        found = [
+            Search.get_frequent_cuda_kernel_sequences(trace, names[name], folder, rank=rank, visualize=False)
+            for name in taking.index[:_MOST_OPERATORS]
+        ]
+    if not found:
+        return {}
+    every = pd.concat(found).drop_duplicates("pattern")
+    return {"sequences": every.sort_values(SEQUENCE_COLUMNS[2], ascending=False, kind="stable")}
+
+
+def _counters(trace: Any, rank: int) -> dict[str, Any]:
+    """Hardware counters by operator and kernel: HTA's row a kernel folded to a row a kind, with the means."""
+    from hta.analyzers.cupti_counter_analysis import CuptiCounterAnalysis
+    from hta.configs.parser_config import ParserConfig
+
+    if CuptiCounterAnalysis.cuda_profiler_cat not in trace.symbol_table.get_sym_id_map():
+        return {}
+    if not (found := CuptiCounterAnalysis.get_counter_data_with_operators(trace, ranks=[rank])):
+        return {}
+    known = {arg.name for arg in ParserConfig.get_default_args()}
+    counters = sorted(arg.name for arg in trace.parser_config.args if arg.name not in known)
+    kinds = found[0].groupby(["top_level_op", "bottom_level_op", "name"], sort=False)
+    return {"counters": kinds.agg(count=("dur", "size")).join(kinds[counters].mean()).reset_index()}
+
+
+_ONLY_HTAS = {"frequent kernel sequences": _sequences, "hardware counters": _counters}
 
 
 def preload(asked: str = "--hta") -> None:

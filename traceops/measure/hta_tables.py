@@ -465,13 +465,16 @@ def _describe(values: NDArray[Any], percents: Sequence[int]) -> dict[str, float 
 
 _KERNEL_CATS = ("kernel", "Kernel", "gpu_memset", "Memset", "gpu_memcpy", "Memcpy", "mtia_ccp_events")
 
+# Of HTA's sequences of kernels: the operator and its kernels, and times of all occurrences.
+SEQUENCE_COLUMNS = ("pattern", "count", "GPU kernel duration (us)", "CPU op duration (us)")
 NO_ACTIVITY = (("all", "the trace has no GPU activity"),)
 
 
 class HtaTables(Struct, frozen=True):
     """HTA's six analyses of one rank: HTA's column -> its values in HTA's order (times in µs). Plain numbers and
     strings, None for what is no number. A table is None where HTA has no answer; `failed` holds the analysis and the
-    error for each that failed. `launches` has a row a quantity in place of HTA's row a launch."""
+    error for each that failed. `launches` has a row a quantity in place of HTA's row a launch. Sequences of kernels and
+    hardware counters come from HTA's own code only."""
 
     temporal: Columns | None = None
     overlap: Columns | None = None
@@ -480,6 +483,8 @@ class HtaTables(Struct, frozen=True):
     kernels: Columns | None = None
     launches: Columns | None = None
     queue_length: Columns | None = None
+    sequences: Columns | None = None
+    counters: Columns | None = None
     failed: tuple[tuple[str, str], ...] = ()
 
 
@@ -512,7 +517,7 @@ def _where(mask: Bool, *columns: NDArray[Any]) -> tuple[NDArray[Any], ...]:
 
 
 _ROUNDING = 1e-9  # relative; µs below a billionth are rounding too
-_NAMES = tuple(name for name in HtaTables.__struct_fields__ if name != "failed")
+_NAMES = tuple(name for name in HtaTables.__struct_fields__ if name not in ("sequences", "counters", "failed"))
 
 
 class HtaAgreement(Struct, frozen=True):

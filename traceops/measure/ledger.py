@@ -233,15 +233,9 @@ class Breakdown(Struct, frozen=True):
 
 def measure_breakdown(events: Events, activity: Activity, steps: StepBounds, hta: HtaTables) -> Breakdown:
     """HTA's temporal breakdown and overlap, or ours by the same definitions where HTA is wrong or fails."""
-    reason = hta_is_wrong(events, activity) or _failed(hta)
-    if not reason and hta.temporal is not None and hta.overlap is not None:
-        return Breakdown(
-            idle_pct=hta.temporal["idle_time_pctg"][0],
-            compute_pct=hta.temporal["compute_time_pctg"][0],
-            non_compute_pct=hta.temporal["non_compute_time_pctg"][0],
-            overlap_pct=hta.overlap["comp_comm_overlap_pctg"][0],
-            source="hta",
-        )
+    reason = hta_is_wrong(events, activity) or why_failed(hta)
+    if not reason and (known := breakdown_of(hta)) is not None:
+        return known
     # Compute the same four numbers over the device time of all steps, CPU runs included.
     first, last = int(steps.edges[0]), int(steps.edges[-1])
     kernel_time = last - first
@@ -257,6 +251,19 @@ def measure_breakdown(events: Events, activity: Activity, steps: StepBounds, hta
         overlap_pct=_pct(intersect(comm, compute).total, comm.total) if comm.total else None,
         source="traceops",
         why_not_hta=reason,
+    )
+
+
+def breakdown_of(hta: HtaTables) -> Breakdown | None:
+    """The breakdown as HTA's tables have it; None where HTA has none."""
+    if hta.temporal is None or hta.overlap is None:
+        return None
+    return Breakdown(
+        idle_pct=hta.temporal["idle_time_pctg"][0],
+        compute_pct=hta.temporal["compute_time_pctg"][0],
+        non_compute_pct=hta.temporal["non_compute_time_pctg"][0],
+        overlap_pct=hta.overlap["comp_comm_overlap_pctg"][0],
+        source="hta",
     )
 
 
@@ -280,7 +287,8 @@ def hta_is_wrong(events: Events, activity: Activity) -> str:
     return ""
 
 
-def _failed(hta: HtaTables) -> str:
+def why_failed(hta: HtaTables) -> str:
+    """Why HTA has no breakdown; empty where it has one."""
     for name, error in hta.failed:
         if name in ("all", "temporal breakdown", "communication-computation overlap"):
             return error if name == "all" else f"HTA's {name} failed: {error}"

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from traceops.compute.measure import measure_compute
@@ -32,7 +33,16 @@ from traceops.measure.host_places import StackTime, stack_times
 from traceops.measure.hta_tables import HtaAgreement, HtaTables, compare_tables, hta_tables
 from traceops.measure.inventory import KernelStats, RankInventory, measure_inventory, measure_kernels
 from traceops.measure.launched import find_launched
-from traceops.measure.ledger import Breakdown, RankLedger, find_lane, ledger_of, measure_beside, measure_breakdown
+from traceops.measure.ledger import (
+    Breakdown,
+    RankLedger,
+    breakdown_of,
+    find_lane,
+    ledger_of,
+    measure_beside,
+    measure_breakdown,
+    why_failed,
+)
 from traceops.measure.phases import BackwardSync, InferencePass, find_passes, find_phases, measure_backward_sync
 from traceops.measure.program import HELD_UP_NS, RankProgram, measure_program
 from traceops.measure.steps import StepBounds, find_steps
@@ -125,11 +135,16 @@ class RankSummary(Struct, frozen=True):
 
 
 def summarize(
-    file: TraceFile, with_hta: bool = False, ahead: bool = False, own_kernels: tuple[str, ...] = (), gpu: str = ""
+    file: TraceFile,
+    with_hta: bool = False,
+    ahead: bool = False,
+    own_kernels: tuple[str, ...] = (),
+    gpu: str = "",
+    searched: int = 0,
 ) -> RankSummary:
-    """Load one trace and measure it, HTA's analyses by HTA's own code on demand; `ahead` as in `load_trace`.
-    `own_kernels`: as in `find_activity`. `gpu`: its name, whatever the trace says. Raises InputError where the file
-    cannot be opened, or is no trace of torch's profiler."""
+    """Load one trace and measure it, HTA's analyses by HTA's own code on demand; `ahead` as in `load_trace`,
+    `searched` as in `by_hta`, `own_kernels` as in `find_activity`. `gpu`: its name, whatever the trace says. Raises
+    InputError where the file cannot be opened, or is no trace of torch's profiler."""
     trace = load_trace(file.path, ahead)
     if foreign := why_foreign(trace):
         raise FileError(file.path, foreign, ": ")
@@ -142,10 +157,7 @@ def summarize(
     lane = find_lane(events, activity, steps)
     comm: NDArray[np.int64] = (activity.kind == COMM).nonzero()[0]
     comm = comm[activity.start[comm].argsort(kind="stable")]
-    agreement = None
-    if with_hta:
-        hta, agreement = _by_hta_itself(file.rank, trace, hta)
-    return RankSummary(
+    summary = RankSummary(
         rank=file.rank,
         path=file.path,
         meta=trace.meta,
@@ -169,7 +181,6 @@ def summarize(
         exchanges_of_gpu=activity.on_gpu and len(activity.host.waits_of_exchanges) > 0,
         kernels_lost=activity.lost,
         through_host=_through_host(trace, activity),
-        hta_agreement=agreement,
         passes=find_passes(events, activity),
         captures_graphs=activity.host.captures_graphs,
         steps_by=steps.by,
@@ -190,6 +201,7 @@ def summarize(
         recorded_ns=int(events.end.max() - events.ts.min()) if len(events) else 0,
         catches_up_ns=steps.catches_up_ns,
     )
+    return by_hta(summary, trace, searched) if with_hta else summary
 
 
 def numbered_steps(ranks: Iterable[RankSummary]) -> set[int]:
@@ -221,12 +233,17 @@ def _through_host(trace: RankTrace, activity: Activity) -> bool:
     return trace.meta.backend == "gloo" or len(activity.host.exchanged) > 0
 
 
-def _by_hta_itself(rank: int, trace: RankTrace, ours: HtaTables) -> tuple[HtaTables, HtaAgreement]:
-    """HTA's tables by HTA's own code, and how they agree with ours."""
+def by_hta(summary: RankSummary, trace: RankTrace, searched: int = 0) -> RankSummary:
+    """The summary of this trace with HTA's tables by HTA's own code, and how they agree with those that it had.
+    searched: events of a trace up to which HTA also gives what only HTA has."""
     from traceops.measure.hta_bridge import installed_hta, tables_by_hta  # imports pandas and HTA
 
-    theirs = tables_by_hta(rank, trace)
-    return theirs, compare_tables(ours, theirs, installed_hta())
+    theirs = tables_by_hta(summary.rank, trace, summary.event_count <= searched)
+    breakdown = summary.breakdown
+    if breakdown.source == "hta":
+        breakdown = breakdown_of(theirs) or replace(breakdown, source="traceops", why_not_hta=why_failed(theirs))
+    agreement = compare_tables(summary.hta, theirs, installed_hta())
+    return replace(summary, hta=theirs, hta_agreement=agreement, breakdown=breakdown)
 
 
 def _comm_events(events: Events, activity: Activity, steps: StepBounds, comm: Int) -> CommEvents:

@@ -253,7 +253,7 @@ def assemble(known: Inputs, run_info: Run, verdicts: Sequence[Verdict], seen: Ob
             kernels=kernel_rows(run),
             blocking_calls=blocking_rows(run),
             copies=copy_rows(run),
-            hta=hta_rows(run),
+            hta=hta_rows([times.summary for times in run.ranks]),
         ),
         inventory=inventory(run),
         unprofiled_steps=unprofiled_steps(found, [times.summary for times in run.ranks]),

@@ -17,7 +17,6 @@ from traceops.core.arrays import Int, median, percentiles
 from traceops.core.capture_failure import timed_before_first
 from traceops.core.units import stored
 from traceops.measure.flops import Precision, RankFlops, WhyNoFlops, peak_of
-from traceops.measure.hta_tables import Columns
 from traceops.measure.summary import RankSummary, numbered_steps
 from traceops.pipeline.run_info import asked_for_later
 from traceops.report.inventory import (
@@ -435,7 +434,7 @@ def copy_rows(run: CrossRank) -> tuple[CopyRow, ...]:
     return tuple(sorted(rows, key=lambda row: -row.exposed_ms))
 
 
-def hta_rows(run: CrossRank) -> dict[str, tuple[dict[str, Any], ...]]:
+def hta_rows(ranks: Sequence[RankSummary]) -> dict[str, tuple[dict[str, Any], ...]]:
     """HTA's own tables, each rank's under each other, in HTA's columns."""
     tables: dict[str, tuple[dict[str, Any], ...]] = {}
     for attribute, name in (
@@ -446,19 +445,18 @@ def hta_rows(run: CrossRank) -> dict[str, tuple[dict[str, Any], ...]]:
         ("kernels", "hta_kernels"),
         ("launches", "hta_launch_statistics"),
         ("queue_length", "hta_queue_length"),
+        ("sequences", "hta_frequent_sequences"),
+        ("counters", "hta_cupti_counters"),
     ):
-        rows: list[dict[str, Any]] = []
-        for times in run.ranks:
-            rows += _hta_records(times.summary.rank, getattr(times.summary.hta, attribute))
+        rows = [
+            {"rank": own.rank} | dict(zip(table, values, strict=True))
+            for own in ranks
+            if (table := getattr(own.hta, attribute)) is not None
+            for values in zip(*table.values(), strict=True)
+        ]
         if rows:
             tables[name] = tuple(rows)
     return tables
-
-
-def _hta_records(rank: int, table: Columns | None) -> list[dict[str, Any]]:
-    if table is None:
-        return []
-    return [{"rank": rank, **dict(zip(table, values, strict=True))} for values in zip(*table.values(), strict=True)]
 
 
 def compute_rows(run: CrossRank) -> ComputeRows | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from traceops.core.documents import json_document
 from traceops.core.errors import InputError
-from traceops.core.files import FORMATS, locked_folder, write_all_whole, write_whole
+from traceops.core.files import FORMATS, locked_folder, write_all_whole
 from traceops.core.rule import Verdict
 from traceops.render.writers.csv import CSV_FILES, render_csv_files
 from traceops.report.document import document_of
@@ -20,17 +19,20 @@ from traceops.rules.failures import in_order_of_roots
 
 if TYPE_CHECKING:
     from traceops.hangs.model import Diagnosis
-    from traceops.measure.hta_tables import HtaAgreement
 
 FLAMES = "flame.rank_*.speedscope.json"
 
 
 def write_report(
-    report: Report, folder: Path, formats: tuple[str, ...] = FORMATS, plotlyjs: str = "none"
+    report: Report,
+    folder: Path,
+    formats: tuple[str, ...] = FORMATS,
+    plotlyjs: str = "none",
+    over: tuple[Path, os.stat_result] | None = None,
 ) -> list[Path]:
     """Write the chosen formats into `folder`, each file whole or not at all; returns the paths written. Files of an
-    earlier report in the folder that this one does not have are removed, others are left. Raises InputError where the
-    folder cannot be written to."""
+    earlier report in the folder that this one does not have are removed, others are left. over: a file that has to be
+    as it was, or nothing is written. Raises InputError where the folder cannot be written to."""
     contents: dict[str, str | bytes] = {}
     if "json" in formats:
         contents["report.json"] = json_document(document_of(report))
@@ -42,17 +44,7 @@ def write_report(
         contents["summary.html"] = render_html(report, plotlyjs=plotlyjs, files=contents)
         contents |= dict(report.flames)
     earlier = {path.name for path in folder.glob(FLAMES)} if folder.is_dir() else set()
-    return write_files(contents, {*CSV_FILES, "report.json", "summary.html", *earlier}, folder)
-
-
-def add_hta_agreement(document: Path, before: os.stat_result, found: HtaAgreement) -> None:
-    """Into a report.json that is still the one of `before`; it is replaced whole."""
-    with locked_folder(document.parent):
-        now = document.stat()
-        if (now.st_ino, now.st_mtime_ns) == (before.st_ino, before.st_mtime_ns):
-            content = json.loads(document.read_bytes())
-            content["summary"]["hta_agreement"] = found
-            write_whole(document, json_document(content))
+    return write_files(contents, {*CSV_FILES, "report.json", "summary.html", *earlier}, folder, over)
 
 
 def write_diagnosis(
@@ -78,10 +70,12 @@ def write_diagnosis(
     return write_files(contents, {"hang.html", "hang.json", *HANG_CSV_FILES}, folder)
 
 
-def write_files(contents: Mapping[str, str | bytes], own: set[str], folder: Path) -> list[Path]:
+def write_files(
+    contents: Mapping[str, str | bytes], own: set[str], folder: Path, over: tuple[Path, os.stat_result] | None = None
+) -> list[Path]:
     """Write texts (in UTF-8) and bytes by file name: all of them, or the folder stays as it was. What else is in `own`
-    is of an earlier report and goes. Returns the paths written. Raises InputError where the folder cannot be written
-    to, or another process keeps writing to it."""
+    is of an earlier report and goes. over: as in `write_report`. Returns the paths written. Raises InputError where the
+    folder cannot be written to, or another process keeps writing to it."""
     data = {
         name: content if isinstance(content, bytes) else content.encode("utf-8", "replace")
         for name, content in contents.items()
@@ -89,6 +83,8 @@ def write_files(contents: Mapping[str, str | bytes], own: set[str], folder: Path
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with locked_folder(folder):
+            if over is not None and not _is_still(*over):
+                return []
             write_all_whole(folder, data, own - contents.keys())
     except OSError as error:
         raise InputError(
@@ -96,3 +92,11 @@ def write_files(contents: Mapping[str, str | bytes], own: set[str], folder: Path
             "changed: choose another place with -o DIR"
         ) from error
     return [folder / name for name in contents]
+
+
+def _is_still(path: Path, before: os.stat_result) -> bool:
+    try:
+        now = path.stat()
+    except FileNotFoundError:
+        return False
+    return (now.st_ino, now.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)

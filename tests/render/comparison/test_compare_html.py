@@ -163,7 +163,7 @@ def test_the_page_opens_with_both_steps_as_bars_and_why() -> None:
     answer = next(block for block in document.intro if isinstance(block, Answer))
     base, head = answer.costs
     assert (base.look, head.look) == ("now", "worse") and head.ms > base.ms
-    assert next(iter(answer.lines))[0] == "Why" and "How sure" in dict(answer.lines)
+    assert next(iter(answer.lines))[0] == "Why" and "Confidence" in dict(answer.lines)
     assert "→" in document.title and document.title.split(" → ")[0].startswith("base ")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -18,7 +19,7 @@ from traceops.compute.attainable import kept_fingerprint
 from traceops.core.errors import ODD_VALUE, InputError, odd_value_text, problem_of
 from traceops.core.files import shared_with, write_whole
 from traceops.core.units import clock_text
-from traceops.measure.summary import RankSummary, summarize
+from traceops.measure.summary import RankSummary, by_hta, summarize
 from traceops.pipeline.mapping import summary_file as kept
 from traceops.pipeline.mapping.executors import cores, map_files
 from traceops.pipeline.mapping.summary_file import (
@@ -33,6 +34,7 @@ from traceops.pipeline.mapping.summary_file import (
     zipped,
 )
 from traceops.traces.discover import TraceFile
+from traceops.traces.kineto import load_trace
 from traceops.traces.source import is_remote
 from traceops.traces.windows import SUFFIX, SummaryHeader, trace_stem
 from traceops.version import __version__
@@ -118,8 +120,8 @@ class MapOptions(Struct, frozen=True):
 
     `jobs`: ranks at a time, one a core or worker if None. `executor` is one of concurrent.futures,
     `dask://HOST:PORT`, or `mpi`; None for processes of this machine, where they pay. `cache`: traces that are
-    known from before are not parsed again. `with_hta`, `own_kernels`, `gpu`: see `summarize`. `meanwhile` is called
-    once workers have begun, if there are any.
+    known from before are not parsed again. `with_hta`, `own_kernels`, `gpu`, `searched`: see `summarize`; what only HTA
+    has is of the first rank. `meanwhile` is called once workers have begun, if there are any.
     """
 
     jobs: int | None = None
@@ -130,6 +132,7 @@ class MapOptions(Struct, frozen=True):
     meanwhile: Callable[[], None] | None = None
     own_kernels: tuple[str, ...] = ()
     gpu: str = ""
+    searched: int = sys.maxsize
 
 
 def summarize_all(files: Sequence[TraceFile], options: MapOptions) -> tuple[list[RankSummary], list[tuple[str, str]]]:
@@ -146,14 +149,8 @@ def summarize_all(files: Sequence[TraceFile], options: MapOptions) -> tuple[list
     results = _Results(files, options.progress)
     here, away = ([], files) if options.executor is not None else _divide(files, options.jobs or cores())
     ahead = options.executor is None and min(len(away) or 1, options.jobs or cores()) < cores()
-    do = partial(
-        _outcome,
-        cache=options.cache,
-        with_hta=options.with_hta,
-        ahead=ahead,
-        own_kernels=options.own_kernels,
-        gpu=options.gpu,
-    )
+    only = replace(options, executor=None, progress=None, meanwhile=None)  # what a worker is sent
+    do = partial(_outcome, options=only, ahead=ahead, first=min((file.rank for file in files), default=0))
     if away:
         map_files(do, away, results, options.jobs, options.executor, options.meanwhile)
     for file in here:
@@ -167,7 +164,7 @@ def write_summary(file: TraceFile) -> Path:
     target = Path(trace_stem(file.path) + SUFFIX)
     content = content_of(file.path)
     try:
-        packed = _packed(_header(file, content, with_hta=False), summarize(file))
+        packed = _packed(_header(file, content, MapOptions()), summarize(file))
     except _FORESEEN as error:
         raise InputError(f"{file.path}: {_said(error)}") from error
     if content is None or not is_unchanged(file.path, content):
@@ -189,13 +186,12 @@ def _divide(files: Sequence[TraceFile], jobs: int) -> tuple[Sequence[TraceFile],
     return files, []
 
 
-def _outcome(
-    file: TraceFile, *, cache: bool, with_hta: bool, ahead: bool, own_kernels: tuple[str, ...] = (), gpu: str = "",
-    here: bool = False,
-) -> Outcome:  # fmt: skip
-    """In a worker, or here: the summary of a file; no file hides the others."""
+def _outcome(file: TraceFile, options: MapOptions, *, ahead: bool, first: int = 0, here: bool = False) -> Outcome:
+    """In a worker, or here: the summary of a file; no file hides the others. first: the lowest rank."""
+    if file.rank != first:
+        options = replace(options, searched=0)
     try:
-        return _found(file, cache, with_hta, ahead, own_kernels, gpu, here)
+        return _found(file, options, ahead, here)
     except InputError as error:
         missing = not is_remote(file.path) and not Path(file.path).exists()
         return Outcome(problem=problem_of(error), missing_on=_host() if missing else "")
@@ -216,21 +212,20 @@ def _host() -> str:
     return os.uname().nodename
 
 
-def _found(
-    file: TraceFile, cache: bool, with_hta: bool, ahead: bool, own_kernels: tuple[str, ...], gpu: str, here: bool
-) -> Outcome:
+def _found(file: TraceFile, options: MapOptions, ahead: bool, here: bool) -> Outcome:
     """The summary of a file: itself if it is one, one made before, or else a new one."""
     if file.summarized:
         return Outcome(read_packed(file.path))
-    folder = kept.cache_folder() if cache else None
+    folder = kept.cache_folder() if options.cache else None
     content = content_of(file.path) if folder or file.summary else None
-    header = _header(file, content, with_hta, own_kernels, gpu)
-    if file.summary and (known := kept.read_same(file.summary, header)):
-        return Outcome(known)
     place = folder if content is not None else None
-    if place is not None and (known := kept.load(place, header)):
+    header = _header(file, content, options)
+    if known := _known(file, place, header):
         return Outcome(known)
-    summary = summarize(file, with_hta, ahead, own_kernels, gpu)
+    if options.with_hta and (measured := _known(file, place, _header(file, content, replace(options, with_hta=False)))):
+        summary = by_hta(unpack(measured, {})[1], load_trace(file.path, ahead), options.searched)
+    else:
+        summary = summarize(file, options.with_hta, ahead, options.own_kernels, options.gpu, options.searched)
     if misfit := why_unfit(summary):
         return Outcome(problem=misfit)
     if here and place is None and summary.event_count <= _FEW_EVENTS:
@@ -243,17 +238,22 @@ def _found(
     return Outcome(packed, fits=True)
 
 
-def _header(
-    file: TraceFile, content: Content | None, with_hta: bool, own_kernels: tuple[str, ...] = (), gpu: str = ""
-) -> SummaryHeader:
-    code = code_fingerprint(with_hta)
-    if code and (rates := kept_fingerprint()):
-        code += f" and rates {rates}"
-    if code and gpu:
-        code += f" and GPU {gpu!r}"
+def _known(file: TraceFile, folder: Path | None, header: SummaryHeader) -> bytes | None:
+    """The summary that lies beside the trace or is kept, unzipped; None where neither is of these bytes."""
+    if file.summary and (known := kept.read_same(file.summary, header)):
+        return known
+    return None if folder is None else kept.load(folder, header)
+
+
+def _header(file: TraceFile, content: Content | None, options: MapOptions) -> SummaryHeader:
+    if code := code_fingerprint(options.with_hta):
+        code += f" and rates {rates}" if (rates := kept_fingerprint()) else ""
+        code += f" and GPU {options.gpu!r}" if options.gpu else ""
+        code += f" and kernels {options.own_kernels!r}" if options.own_kernels else ""
+        code += f" and searched to {options.searched}" if options.with_hta and options.searched else ""
     return SummaryHeader(
         version=__version__,
-        code=f"{code} and kernels {own_kernels!r}" if code and own_kernels else code,
+        code=code,
         trace=file.path,
         digest=content.digest if content else "",
         rank=file.rank,
@@ -262,7 +262,7 @@ def _header(
         world_size=file.world_size,
         started_ns=file.started_ns,
         steps=file.steps,
-        with_hta=with_hta,
+        with_hta=options.with_hta,
     )
 
 

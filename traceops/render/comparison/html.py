@@ -235,7 +235,7 @@ def _answer(comparison: Comparison) -> document.Answer | None:
         lines.append(("Differs", (paragraph(differs),)))
     outcome = text.outcome_text(step)
     sure = say("sure", outcome=outcome[:1].upper() + outcome[1:], reason=step.reason)
-    lines.append(("How sure", (paragraph(sure),)))
+    lines.append(("Confidence", (paragraph(sure),)))
     base, head = text.side_names(comparison)
     return document.Answer(
         tuple(lines),

@@ -97,6 +97,7 @@ SECTIONS = (
     step_sections.blocking_calls,
     step_sections.copies,
     step_sections.hta,
+    step_sections.only_htas,
     checks,
     definitions,
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import groupby
 from statistics import median
 from typing import Any
 
@@ -16,7 +17,9 @@ import msgspec
 from msgspec import Struct
 
 from traceops.core.rank_text import who
+from traceops.core.text import short_name
 from traceops.core.units import percent_text
+from traceops.measure.hta_tables import SEQUENCE_COLUMNS
 from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
 from traceops.render.cells import Cell, Column, Table, blank_or, build_table, name, number, rows_of, share, table_of
 from traceops.render.document import Block, Chart, Section, Span, TableBlock, fold, soft, text
@@ -34,6 +37,8 @@ MOST_KERNELS = 15
 MOST_CALLS = 40
 MOST_HTA_ROWS = 200
 _MOST_COPIES = 25
+_MOST_SEQUENCES, _MOST_OF_SEQUENCE = 25, 6
+_ONLY_HTAS = ("hta_frequent_sequences", "hta_cupti_counters")  # without HTA's own code there are none
 _LEAST_COPY_MS = 0.01  # on the device a step: shorter ones are in the file only
 _APART_PCT = 1.0  # percentage points
 _APART_OF_STEP = 0.005
@@ -139,7 +144,38 @@ def hta(report: Report, shown: Sequence[int]) -> Section:
     own, tables = _own_breakdown(report), hta_tables(report, list(shown))
     blocks: list[Block] = [text(say("hta", "own", own=who(own, 12)))] if own else []
     blocks += [soft(say("hta", "intro"))] if tables else [text(say("hta", "none"))]
-    return section_of("hta", (*blocks, *(TableBlock(table, "narrow") for table in tables)), hta=len(report.tables.hta))
+    blocks += [TableBlock(table, "narrow") for table in tables]
+    return section_of("hta", blocks, hta=len(report.tables.hta.keys() - _ONLY_HTAS))
+
+
+def only_htas(report: Report, shown: Sequence[int]) -> Section | None:
+    """What HTA's own code finds beside its tables, where it ran: sequences of kernels, and hardware counters."""
+    sequences, counters = (report.tables.hta.get(key, ()) for key in _ONLY_HTAS)
+    if not (sequences or counters):
+        return None
+    rank = (*sequences, *counters)[0]["rank"]
+    found = {"sequences": len(sequences) or None, "counters": len(counters) or None}
+    blocks: list[Block] = [soft(say("only_htas", "intro", rank=rank, **found))]
+    if sequences:
+        rows = []
+        for pattern, count, gpu_us, host_us in ([row[key] for key in SEQUENCE_COLUMNS] for row in sequences):
+            operator, *kernels = pattern.split("|")
+            times = {"count": count, "gpu_us": gpu_us / count, "host_us": host_us / count}
+            rows.append({"operator": operator, "kernels": kernels, **times})
+        cells = {"operator": lambda row: name(row["operator"]), "kernels": lambda row: _sequence_cell(row["kernels"])}
+        blocks.append(TableBlock(table_of("hta_sequences", rows, make=cells, most=_MOST_SEQUENCES)))
+    table = _in_htas_columns(say("only_htas", "counters"), "hta_cupti_counters", report, [rank])
+    blocks += [TableBlock(table, "narrow")] if table is not None else []
+    return section_of("only_htas", blocks, **found)
+
+
+def _sequence_cell(kernels: Sequence[str]) -> Cell:
+    """Kernels in their order, one that repeats once with its count; all names unfold."""
+    runs = [(kernel, len(list(same))) for kernel, same in groupby(kernels)]
+    told = [short_name(kernel, 40) + (f" × {times}" if times > 1 else "") for kernel, times in runs]
+    more = [f"{len(told) - _MOST_OF_SEQUENCE} more"] if len(told) > _MOST_OF_SEQUENCE + 1 else []
+    shown = told[:_MOST_OF_SEQUENCE] + more if more else told
+    return Cell(" → ".join(shown), "", "name", "\n".join(kernels))
 
 
 def _own_breakdown(report: Report) -> list[int]:
@@ -290,18 +326,23 @@ def hta_tables(report: Report, shown: Sequence[int]) -> list[Table]:
     """HTA's temporal breakdown, idle time and kernel types, in HTA's own columns."""
     tables = []
     for key, caption in texts("page", "hta_tables").items():
-        rows = rows_of(report.tables.hta.get(key, ()), shown)
-        columns = [
-            Column(
-                field, field, unit=_HTA_UNITS.get(field, ""), number=not isinstance(value, str),
-                decimals=0 if field in ("rank", "stream") else None,
-            )
-            for field, value in (rows[0].items() if rows else ())
-        ]  # fmt: skip
-        if rows:
-            total, file = len(report.tables.hta[key]), f"{key}.csv"
-            tables.append(build_table(caption, columns, rows, file=file, most=MOST_HTA_ROWS, total=total))
+        if (table := _in_htas_columns(caption, key, report, shown)) is not None:
+            tables.append(table)
     return tables
+
+
+def _in_htas_columns(caption: str, key: str, report: Report, shown: Sequence[int]) -> Table | None:
+    every = report.tables.hta.get(key, ())
+    if not (rows := rows_of(every, shown)):
+        return None
+    columns = [
+        Column(
+            field, field, unit=_HTA_UNITS.get(field, ""), number=not isinstance(value, str),
+            decimals=0 if field in ("rank", "stream", "count") else None,
+        )
+        for field, value in rows[0].items()
+    ]  # fmt: skip
+    return build_table(caption, columns, rows, file=f"{key}.csv", most=MOST_HTA_ROWS, total=len(every))
 
 
 def _shapes_cell(shapes: str | None) -> Cell:

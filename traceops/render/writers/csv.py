@@ -69,7 +69,7 @@ def _text_cell(text: str) -> str:
 _TABLES = ("lateness", "arrivals", "bandwidth", "reference", "timeline", "kernels", "blocking_calls", "copies")
 _HTA_TABLES = (
     *("temporal_breakdown", "overlap", "idle_time_breakdown"),
-    *("kernel_types", "kernels", "launch_statistics", "queue_length"),
+    *("kernel_types", "kernels", "launch_statistics", "queue_length", "frequent_sequences", "cupti_counters"),
 )
 CSV_FILES = (
     *("summary.csv", "findings.csv", "hosts.csv", "steps.csv", "collectives.csv", "roles.csv", "passes.csv"),
