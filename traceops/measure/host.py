@@ -110,7 +110,7 @@ MOST_EXTRA = 12  # regions kept of a step that is unlike the others
 class BlockingCall(Struct, frozen=True):
     """A call that waits for the device, and the operator it was made from ('' outside any). usual, usual_ms: how often
     it comes in one of the rank's typical steps, and how long that takes. idle_ms: how long the device is idle there, in
-    such a step, until launches are ahead of it again, and at most as long as the host had waited."""
+    such a step, until launches are ahead of it again, and no longer than the host waited; waits in a row share it."""
 
     call: str
     operator: str

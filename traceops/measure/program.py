@@ -72,10 +72,10 @@ class RankProgram(Struct, frozen=True):
 def measure_program(events: Events, activity: Activity, steps: StepBounds, lane: Lane, comm: Int) -> RankProgram:
     """The program of one rank; `comm` are the positions of its collectives in `activity`, in start order."""
     ready = _ready(activity, comm)
-    *waiting, blocked = waiting_calls(events, activity)
+    done, over, allocating, blocked = waiting_calls(events, activity)
     joins, unheld, spells = _joins(activity, lane, comm, steps, blocked)
-    host, host_input, syncs, syncs_before = _host(events, activity, comm, steps, joins[1], *waiting)
-    allocating = intersect(unheld, waiting[2])
+    host, host_input, syncs, syncs_before = _host(events, activity, comm, steps, joins[1], done, over, allocating)
+    allocating = intersect(unheld, allocating)
     started, ended = activity.start[comm], activity.end[comm]
     times = uniques(
         np.concatenate((started, ended, ready, *joins[:2], *spells[:2], syncs.done, steps.edges)).clip(

@@ -238,9 +238,10 @@ def _nothing_judged(report: Report) -> NothingTimed | Unjudged | None:
     judged = judged_pct(report)
     if nothing_timed(report):
         return NothingTimed()
-    marked = next((one.facts for one in report.findings if one.kind == "no_steps_marked"), {})
-    if (recorded := marked.get("recorded")) and marked["covered"] < _LEAST_COVERED * recorded:
-        return NothingTimed(covered=marked["covered"], recorded=recorded)
+    facts = next((one.facts for one in report.findings if one.kind == "no_steps_marked"), UNSET) or {}
+    covered, recorded = facts.get("covered"), facts.get("recorded")
+    if covered is not None and recorded and covered < _LEAST_COVERED * recorded:
+        return NothingTimed(covered=covered, recorded=recorded)
     return unjudged_of(report) if judged is not None and judged < _LEAST_JUDGED_PCT else None
 
 
