@@ -297,13 +297,20 @@ def test_one_window_in_which_a_peer_is_later_clears_no_host_that_is_seen_to_do_m
     ):
         [[named]] = [one.findings for one in with_lines([verdict], inputs)]
     assert named.severity == "error" and "Rank 2 spends 3.00 ms per step in write_metrics" in named.message
-    told = late_all_the_time(found, inputs, 3.0)
-    assert (told.severity, told.confidence, told.message) == ("error", "medium", found.message)
-    assert late_all_the_time(found, inputs, 1.5).severity == "warning"
-    assert late_all_the_time(found, inputs, 0.0) is found, "nothing was seen: it may be by turns"
-    assert late_all_the_time(found, SimpleNamespace(undisturbed=None), 3.0) is found
     [other] = findings(measured, 1.5, replace(undisturbed((0.5, 0.5, 0, 0.5)), looks=looks(late, late)))
-    assert late_all_the_time(other, SimpleNamespace(undisturbed=light), 3.0) is other, "a remark for another reason"
+
+    def seen(finding, ms, known=inputs):
+        """What becomes of a finding where looks see its host spend so much longer, ms a step."""
+        longer = Longer(2, place, ms, 0.0, 400, None)
+        with patch("traceops.rules.whole_run_hosts.seen_longer", lambda *_: [longer]):
+            return late_all_the_time(finding, known)
+
+    long = seen(found, 3.0)
+    assert (long.severity, long.confidence, long.message) == ("error", "medium", found.message)
+    assert seen(found, 1.5).severity == "warning"
+    assert seen(found, 0.0) is found, "nothing was seen: it may be by turns"
+    assert seen(found, 3.0, SimpleNamespace(undisturbed=None)) is found
+    assert seen(other, 3.0, SimpleNamespace(undisturbed=light)) is other, "a remark for another reason"
 
 
 def test_waiting_that_may_come_of_the_light_window_itself_accuses_nobody():

@@ -3,8 +3,8 @@
 import pytest
 from capture_reading import run_json
 
-from traceops.capture import ceiling
-from traceops.capture.ceiling import Ceiling, may_record_early
+from traceops.capture import recorder as ceiling
+from traceops.capture.recorder import Ceiling, may_record_early
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ print("trained")
 @pytest.mark.torch
 @pytest.mark.slow
 def test_a_run_says_why_its_window_ended(python, tmp_path):
-    low = "import sys, traceops.capture.ceiling as c; c.MOST_OPERATORS = 450; sys.argv = sys.argv[1:]\n"
+    low = "import sys, traceops.capture.recorder as c; c.MOST_OPERATORS = 450; sys.argv = sys.argv[1:]\n"
     start = tmp_path / "start.py"
     start.write_text(low + "from traceops.capture.script import run_and_end; run_and_end(sys.argv, frozenset())")
     (tmp_path / "train.py").write_text(SCRIPT)

@@ -307,7 +307,7 @@ def test_sentences_that_code_asks_for_are_in_the_catalogue(path: Path, family: s
 
 
 def test_names_of_chores_are_in_the_catalogue() -> None:
-    asked = {key for source in SOURCES.values() for key in re.findall(r'contain\("(\w+)"\)', source)}
+    asked = {key for source in SOURCES.values() for key in re.findall(r'contain(?:\.made)?\("(\w+)"', source)}
     assert asked == set(sections("launch")["chores"]) - {"failed"}
 
 
@@ -317,7 +317,18 @@ def test_no_sentence_of_the_catalogue_is_left_over(family: str) -> None:
         known = constants_of(SOURCES[path] for path, *of in WORDINGS if of == [family, section])
         parts = set(re.findall(r"\{(\w+):part\}", " ".join(own.values())))
         left = {key for key in own if "." not in key} - known - parts
-        assert section in ("chores", "errors") or not left, (section, left)
+        assert section in ("chores", "errors", "refused") or not left, (section, left)
+
+
+@pytest.mark.parametrize("family", ["launch", "train"])
+def test_refusals_are_in_the_catalogue_and_needed(family: str) -> None:
+    asked = set[str]()
+    for source in SOURCES.values():
+        calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and len(node.args) == 3)
+        for call in calls:
+            if constants(call.args[0]) | constants(call.args[2]) == {family, "refused"}:
+                asked |= constants(call.args[1])
+    assert asked == set(sections(family)["refused"])
 
 
 def test_what_the_capture_notes_is_in_the_catalogue_and_needed() -> None:

@@ -319,18 +319,17 @@ def test_of_two_launchers_at_the_endpoints_host_one_is_the_first(tmp_path):
 
 def test_a_first_node_that_is_late_is_waited_for(tmp_path):
     folder, port = node_folder(tmp_path / "0", [0]), free_port()
-    sender = Sender(Meeting("127.0.0.1", port, False), RUN, "n1", lambda: False)
     refused = threading.Event()
-    ask = sender._ask
 
-    def told(*arguments):
-        try:
-            return ask(*arguments)
-        except OSError:
-            refused.set()
-            raise
+    class RefusedSender(Sender):
+        def _ask(self, *arguments):
+            try:
+                return super()._ask(*arguments)
+            except OSError:
+                refused.set()
+                raise
 
-    sender._ask = told
+    sender = RefusedSender(Meeting("127.0.0.1", port, False), RUN, "n1", lambda: False)
     reaching = threading.Thread(target=sender.coming)
     reaching.start()
     assert refused.wait(60)

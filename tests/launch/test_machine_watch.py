@@ -194,8 +194,8 @@ def test_what_networks_carried(tmp_path):
 def test_workers_that_have_ended_still_count(tmp_path, monkeypatch):
     made, writer = watch(tmp_path, gpus=False)
     for seen in ({1: (5, 50), 2: (0, 10)}, {1: (6, 60)}):
-        monkeypatch.setattr(machine_watch, "bytes_read", lambda pid, seen=seen: seen)
-        monkeypatch.setattr(machine_watch, "storage_of", lambda pid: ("/data", "lustre"))
+        monkeypatch.setattr(machine_watch.usage, "bytes_read", lambda pid, seen=seen: seen)
+        monkeypatch.setattr(machine_watch.usage, "storage_of", lambda pid: ("/data", "lustre"))
         made._write(made.look(1_800_000_000_000))
     writer.close()
     [log] = read_machines(str(tmp_path))
@@ -253,8 +253,8 @@ def test_ranks_of_another_launcher_are_of_the_run(tmp_path, monkeypatch):
     own = ("10.0.0.1", "29500", "2", "0")
     started = {os.getpid(): own, 4321: (*own[:3], "1"), 5000: ("10.0.0.1", "29501", "2", "0"), 6000: None}
     seen = ({pid: Stat("python", 1, 400.0 * t, 0, 0) for pid in started} for t in range(1, 3))
-    monkeypatch.setattr(machine_watch, "all_processes", lambda: next(seen))
-    monkeypatch.setattr(machine_watch, "started_with", lambda pid, names: started[pid])
+    monkeypatch.setattr(machine_watch.usage, "all_processes", lambda: next(seen))
+    monkeypatch.setattr(machine_watch.usage, "started_with", lambda pid, names: started[pid])
     made, writer = watch(tmp_path, gpus=False)
     ranks = machine_watch.read_progress(tmp_path / "progress")
     assert made._others(1_800_000_000_000, ranks) == []

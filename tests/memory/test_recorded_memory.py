@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import pickle
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -433,3 +434,41 @@ def test_the_package_is_a_function_for_users(tmp_path: Path) -> None:
     assert [use.rank for use in read.uses] == [use.rank for use in read_run(runs / "clean").uses] != []
     with pytest.raises(InputError, match=r"nothing\.pickle"):
         traceops.memory(tmp_path / "nothing.pickle")
+
+
+STRAY = "For a job that ended with exit code 124, collect its logs.\n"
+
+
+def test_a_snapshot_of_any_name_is_read_beside_a_stray_file(tmp_path, capsys):
+    shutil.copy(RUNS / "leak/rank_1/memory.pickle", tmp_path / "before.pickle")
+    (tmp_path / "notes.md").write_text(STRAY)
+    (tmp_path / "weights.pkl").write_bytes(pickle.dumps({"of": "something else"}))
+    assert main(["memory", str(tmp_path)]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith("before.pickle, GPU 1: tensors hold 3.15 GiB at the peak of its recorded events.")
+    assert "exit code" not in shown.out + shown.err and "weights.pkl" not in shown.out
+
+
+def test_of_a_mixed_folder_the_log_that_ran_out_leads_and_each_kind_is_read(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "mixed"
+    shutil.copytree(RUNS / "leak", folder / "a/leak")
+    shutil.copy(RUNS / "leak/rank_1/memory.pickle", folder / "dump.pkl")
+    shutil.copy(RUNS.parent.parent / "crash_logs/oom_unused_half.txt", folder / "train.log")
+    shutil.copy(RUNS.parent.parent / "crash_logs/nccl_no_route.txt", folder / "nccl.txt")
+    (folder / "notes.md").write_text(STRAY)
+    assert main(["memory", "mixed"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    at = [
+        next(number for number, line in enumerate(lines) if line.startswith(begins))
+        for begins in ("✖ The program ran out of GPU memory", "mixed:", "dump.pkl, GPU 1", "mixed/a/leak:")
+    ]
+    assert at == sorted(at) and at[0] == 0
+    assert "Tensors held 5.45 GiB of 139.80 GiB at the most, on rank 0." in lines[at[-1] + 1]
+    assert main(["memory", "mixed", "--json", "memory.json"]) == 2
+
+
+def test_a_run_that_kept_its_own_record_is_not_asked_of_its_logs(monkeypatch, capsys):
+    monkeypatch.setattr("traceops.cli.diagnose.diagnose", None)
+    assert main(["memory", str(RUNS / "oom_forward")]) == 0
+    assert "ran out of memory" in capsys.readouterr().out

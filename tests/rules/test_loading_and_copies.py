@@ -21,7 +21,7 @@ from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
 from traceops.core.units import size_text
-from traceops.core.words import step_words
+from traceops.core.words import STEP, step_words
 from traceops.measure.copies import CopyKind
 from traceops.measure.host_places import CodePlace, FunctionTime, loader_work
 from traceops.pipeline.analyze import analyze
@@ -29,7 +29,7 @@ from traceops.render.report.card import card_of
 from traceops.render.report.cross_sections import replay_sentence
 from traceops.rules.explained import merge_overlapping
 from traceops.rules.idle import INPUT_BOUND, BehindLate, hidden_loading
-from traceops.rules.idle_copies import ExposedCopying, _of_kind
+from traceops.rules.idle_copies import ExposedCopying, Part, claim_of_copies
 from traceops.rules.idle_time import (
     BlockedOnDevice,
     HiddenLoading,
@@ -531,8 +531,10 @@ def test_one_large_copy_among_small_ones_is_told_by_all_bytes(total, typically, 
         count=np.full(steps, 3), bytes=np.full(steps, 2_048), total_bytes=np.full(steps, total),
         device_ns=np.full(steps, 2_100_000), **numbers,
     )  # fmt: skip
-    facts = _of_kind(kind, SimpleNamespace(steps=steps, link=None))
-    assert (facts["count"], facts["typically"], facts["total"]) == (3, typically, whole)
+    times = {"sync_ms": 0.0, "exposed_ms": 1.0, "saved_ms": 1.0}
+    copies = SimpleNamespace(purpose="input", kinds=(kind,), steps=steps, link=None, **times)
+    claim = claim_of_copies(Part(copies, 1.0, 10.0), [0], 1, STEP, 1.0)
+    assert (claim.count, claim.typically, claim.total) == (3, typically, whole)
 
 
 def without_sizes(name, folder, in_the_calls=False):

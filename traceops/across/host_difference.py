@@ -38,6 +38,11 @@ class Longer(Struct, frozen=True):
     def more_ms(self) -> float:
         return self.ms - self.peers_ms
 
+    @property
+    def costs_ms(self) -> float:
+        """As much of the difference as is claimed to cost time: all, where nothing limits it."""
+        return self.more_ms if self.claimed_ms is None else self.claimed_ms
+
 
 def longer_on_one(run: WholeRun, late: Collection[int] = ()) -> list[Longer]:
     """Each function in which one rank's host spends longer, most first; none where nobody waits for it. late: ranks

@@ -81,7 +81,9 @@ class Key:
 
 def key_of(run: Run, *, branch: str | None = None, name: str | None = None) -> Key:
     """The key of a capture from what its report says of the run; `branch` and `name` (of the model) replace its own."""
-    training = _training(run)
+    training = run.training or {}
+    config = training.get("config")  # our runner keeps its options one level down
+    training = {**(config if isinstance(config, Mapping) else {}), **training}
     return Key(
         model=_word(name) if name else _model(training),
         world_size=_word(run.world_size),
@@ -91,13 +93,6 @@ def key_of(run: Run, *, branch: str | None = None, name: str | None = None) -> K
         precision=_word(training.get("precision") or training.get("dtype")),
         branch=_word(branch or (run.git.branch if run.git else None)),
     )
-
-
-def _training(run: Run) -> dict[str, Any]:
-    """What the training says of itself; our runner keeps its options one level down, in `config`."""
-    training = run.training or {}
-    config = training.get("config")
-    return {**(config if isinstance(config, Mapping) else {}), **training}
 
 
 def _model(training: Mapping[str, Any]) -> str:
@@ -240,7 +235,12 @@ def encode(report: Any, run: Run, key: Key, commit: str | None, source: str, sav
         report={**report, **{part: redact_value(report[part]) for part in WITH_WORDS if part in report}},
     )
     text = json.dumps(msgspec.to_builtins(document), ensure_ascii=True, allow_nan=False)
-    return f"{key.slug}/{_new_name(_entry(document))}", gzip.compress(text.encode("ascii"), 6, mtime=0)
+    # UTC time, commit and 48 random bits: the name sorts by time, and two jobs never choose the same.
+    when = datetime.fromtimestamp(_entry(document).time_ns / 1e9, tz=timezone.utc)
+    code = (document.commit or "").lower()
+    short = code[:8].ljust(8, "0") if _COMMIT.fullmatch(code) else UNKNOWN
+    name = f"{when:%Y%m%dT%H%M%S}.{when.microsecond // 1000:03d}Z-{short}-{secrets.token_hex(6)}.json.gz"
+    return f"{key.slug}/{name}", gzip.compress(text.encode("ascii"), 6, mtime=0)
 
 
 def decode(url: str, data: bytes) -> StoredReport:
@@ -285,11 +285,3 @@ def _unpacked(url: str, data: bytes) -> Any:
         raise FileError(url, f"half-written or damaged ({error or type(error).__name__})", ": ") from error
     except (ValueError, RecursionError) as error:
         raise FileError(url, f"not valid JSON ({error})", ": ") from error
-
-
-def _new_name(entry: Entry) -> str:
-    """UTC time, commit and 48 random bits: sorts by time, and two jobs never choose the same."""
-    when = datetime.fromtimestamp(entry.time_ns / 1e9, tz=timezone.utc)
-    commit = (entry.commit or "").lower()
-    short = commit[:8].ljust(8, "0") if _COMMIT.fullmatch(commit) else UNKNOWN
-    return f"{when:%Y%m%dT%H%M%S}.{when.microsecond // 1000:03d}Z-{short}-{secrets.token_hex(6)}.json.gz"

@@ -238,7 +238,12 @@ def histories(samples: Iterable[Sample], max_p: float = MAX_P) -> list[KeyHistor
 
 def history(key: Key, samples: list[Sample], max_p: float = MAX_P) -> KeyHistory:
     """The history of one key from its captures, in any order."""
-    commits = _by_commit(sorted(samples, key=lambda sample: (sample.entry.time_ns, sample.entry.url)))
+    groups: dict[str, list[Sample]] = {}  # by commit, at the place of its first capture
+    for sample in sorted(samples, key=lambda sample: (sample.entry.time_ns, sample.entry.url)):
+        entry = sample.entry
+        own = entry.commit is None or entry.dirty  # unknown or changed code is equal to nothing
+        groups.setdefault(entry.url if own else str(entry.commit), []).append(sample)
+    commits = tuple(Commit(label_of(of[0].entry), of[0].entry.commit, tuple(of)) for of in groups.values())
     trends = [_trend(name, commits, max_p) for name in SHOWN]
     return KeyHistory(key, commits, tuple(t for t in trends if any(v is not None for v in t.values)))
 
@@ -253,42 +258,17 @@ def label_of(entry: Entry) -> str:
     return "unknown" if entry.commit is None else entry.commit[:7] + ("+" if entry.dirty else "")
 
 
-def _by_commit(samples: list[Sample]) -> tuple[Commit, ...]:
-    """One group a commit, at the place of its first capture; unknown or changed code is equal to nothing."""
-    groups: dict[str, list[Sample]] = {}
-    for sample in samples:
-        entry = sample.entry
-        same = entry.commit if entry.commit is not None and not entry.dirty else entry.url
-        groups.setdefault(same, []).append(sample)
-    return tuple(Commit(label_of(own[0].entry), own[0].entry.commit, tuple(own)) for own in groups.values())
-
-
 def _trend(name: str, commits: tuple[Commit, ...], max_p: float) -> Trend:
     metric = BY_NAME[name]
     values = tuple(commit.value(name) for commit in commits)
     known = [position for position, value in enumerate(values) if value is not None][-MOST_COMMITS:]
-    found = change_points([values[position] for position in known], max_p=max_p)  # type: ignore[misc]
-    return Trend(
-        name,
-        metric.label,
-        metric.unit,
-        metric.better,
-        values,
-        tuple(_change(metric.better, point, known, commits) for point in found),
-    )
-
-
-def _change(better: str, point: ChangePoint, known: list[int], commits: tuple[Commit, ...]) -> LevelChange:
-    verdict: Literal["worse", "better", "neither"] = "neither"
-    if better != "neither":
-        verdict = "better" if (point.after > point.before) == (better == "higher") else "worse"
-    return LevelChange(
-        position=known[point.index],
-        since=commits[known[point.index]],
-        last=commits[known[point.index - 1]],
-        before=point.before,
-        after=point.after,
-        change_pct=100.0 * (point.after - point.before) / point.before if point.before else None,
-        p=point.p,
-        verdict=verdict,
-    )
+    changes = []
+    for point in change_points([values[position] for position in known], max_p=max_p):  # type: ignore[misc]
+        before, after = point.before, point.after
+        verdict: Literal["worse", "better", "neither"] = "neither"
+        if metric.better != "neither":
+            verdict = "better" if (after > before) == (metric.better == "higher") else "worse"
+        pct = 100.0 * (after - before) / before if before else None
+        at, last = known[point.index], known[point.index - 1]
+        changes.append(LevelChange(at, commits[at], commits[last], before, after, pct, point.p, verdict))
+    return Trend(name, metric.label, metric.unit, metric.better, values, tuple(changes))

@@ -34,8 +34,7 @@ class _AfterImport(MetaPathFinder):
     """Runs the change of a module once what it defines is there."""
 
     def __init__(self, changes: dict[str, Callable[[Any], None]], guard: Guard) -> None:
-        self._changes = changes
-        self._guard = guard
+        self._changes, self._guard = changes, guard
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name not in self._changes:

@@ -62,7 +62,8 @@ class Detaching:
         _put("1")
         try:
             yield
-            self.ended(_end_of_threads(torch, _alike(_threads() - before)))
+            own = _name(str(threading.get_native_id()))  # Kineto gives its thread no name, and so it has ours
+            self.ended(_end_of_threads(torch, {one for one in _threads() - before if _name(one) == own}))
         finally:
             _put(OFF)
 
@@ -127,20 +128,11 @@ def _threads() -> set[str]:
     return {path.name for path in _TASKS.iterdir()}
 
 
-def _alike(threads: set[str]) -> set[str]:
-    """Those that this thread may have started: Kineto gives its own no name, and so it has ours."""
-    return {thread for thread in threads if _name(thread) == _name(str(threading.get_native_id()))}
-
-
 def _name(thread: str) -> str | None:
     try:
         return (_TASKS / thread / "comm").read_text(errors="replace")
     except OSError:
         return None  # it has ended
-
-
-def _pythons() -> set[str]:
-    return {str(thread.native_id) for thread in threading.enumerate()}
 
 
 def _end_of_threads(torch: Any, started: set[str]) -> str | None:
@@ -149,8 +141,8 @@ def _end_of_threads(torch: Any, started: set[str]) -> str | None:
     began = time.monotonic()
     while True:
         torch.cuda.synchronize()
-        passed = time.monotonic() - began
-        if passed > _LEAST_S and not (started & _threads()) - _pythons():
+        passed, of_python = time.monotonic() - began, {str(thread.native_id) for thread in threading.enumerate()}
+        if passed > _LEAST_S and not (started & _threads()) - of_python:
             return None
         if passed > _MOST_S:
             return text("thread_lasts")

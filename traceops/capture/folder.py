@@ -8,13 +8,13 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from traceops.capture.environment import environment_that_matters, git_state, host, script_name, software_versions
-from traceops.capture.manifest import RankManifest, merge, read_ranks, readable_ranks, write_json, write_rank
+from traceops.capture.manifest import merge, read_ranks, readable_ranks, write_json, write_rank
 from traceops.capture.settings import CaptureSettings
 from traceops.core.errors import UsageError
 from traceops.core.installation import stat_fields
@@ -92,11 +92,13 @@ def clear_beyond(out: Path, world_size: int) -> None:
 
 def write_run(out: Path) -> None:
     """Write run.json from the ranks that can be seen; the last rank to end leaves the full picture."""
-    with _locked(out):
+    with (out / ".lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
         ranks = read_ranks(out)
         running = any(rank.status == "running" for rank in ranks)
         failed = [rank for rank in ranks if rank.status in ("failed", "terminated")]
         first = min(failed, key=lambda rank: rank.ended_ns or 0, default=None)
+        clean = 0 if all(rank.exit_code == 0 for rank in ranks) else None
         run = merge(
             ranks,
             name=out.name,
@@ -107,7 +109,7 @@ def write_run(out: Path) -> None:
             git=git_state(Path.cwd()),
             ended_ns=None if running else max((rank.ended_ns or 0 for rank in ranks), default=None),
             status="running" if running else "failed" if first else "finished",
-            exit_code=_exit_code(ranks, first),
+            exit_code=clean if first is None else first.exit_code,
             failed_rank=None if first is None else first.rank,
         )
         write_json(out / "run.json", asdict(run))
@@ -125,19 +127,6 @@ def record_exit(out: Path | None, settings: CaptureSettings, code: int, error: s
         write_rank(out, replace(record, exit_code=code))
     if not settings.launched:
         write_run(out)
-
-
-def _exit_code(ranks: list[RankManifest], first: RankManifest | None) -> int | None:
-    if first is not None:
-        return first.exit_code
-    return 0 if all(rank.exit_code == 0 for rank in ranks) else None
-
-
-@contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    with (out / ".lock").open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
 
 _FILE = ".joined"  # a line a process: the rank's, then those that came later

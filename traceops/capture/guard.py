@@ -37,10 +37,8 @@ class Guard:
         *arguments: Any,
         passing: tuple[type[Exception], ...] = (),
     ) -> T | None:
-        """What `work` returns; None where it failed, and in a process that was forked from this one.
-
-        passing: errors meant for the program, which go through.
-        """
+        """What `work` returns; None where it failed, and in a process that was forked from this one. passing: errors
+        meant for the program, which go through."""
         if os.getpid() != self._pid:
             return None
         return self.run_here(operation, work, *arguments, passing=passing)

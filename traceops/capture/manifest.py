@@ -283,6 +283,9 @@ def _read_rank(path: Path) -> RankManifest:
         raise InputError(f"{path} is damaged ({error}); remove it, or repeat the run") from error
 
 
+_OF_THE_RUN = ("world_size", "schedule", "options", "training", "facts", "failure")  # not repeated for each rank
+
+
 def merge(
     ranks: list[RankManifest],
     *,
@@ -300,7 +303,10 @@ def merge(
     hosts = sorted({rank.host for rank in ranks})
     failed = {failure.rank: failure for failure in failures}
     failed |= {rank.rank: rank.failure for rank in ranks if rank.failure is not None}
-    said = {rank.note for rank in ranks if rank.note}
+    all_notes = {*notes, *filter(None, (rank.note for rank in ranks))}
+    for numbers, failure in by_cause(list(failed.values())):
+        who = f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+        all_notes.add(fill("capture", "ended_early", who=who, cause=cause_text(failure)))
     known = ("backend", "cuda_version", "hip_version", "nccl_version", "driver_version")
     values: dict[str, Any] = {
         **{name: facts.get(name) for name in known},
@@ -310,49 +316,32 @@ def merge(
     }  # fmt: skip
     return RunManifest(
         **{**values, **own},
-        **_shared(ranks),
-        **_measured(ranks),
+        **_of_all(ranks),
         world_size=world,
         nnodes=max(nnodes or 1, len(hosts)),
         hosts=hosts,
         started_ns=started_ns or min((r.started_ns for r in ranks if r.started_ns), default=None),
-        ranks=[_rank_entry(rank) for rank in ranks],
         ranks_missing=sorted(set(range(world)) - {rank.rank for rank in ranks}),
-        notes=sorted({*said, *notes, *_failure_notes(failed.values())}),
+        notes=sorted(all_notes),
         failures=[failed[rank].as_dict() for rank in sorted(failed)],
     )
 
 
-def _shared(ranks: list[RankManifest]) -> dict[str, Any]:
-    """What all ranks have alike, as the first has it."""
-    if not ranks:
-        return {"strategy": None, "training": {}, "schedule": None, "options": {}, "device": None}
-    first = ranks[0]
-    shared = {"training": first.training, "schedule": first.schedule, "options": first.options}
-    return {"strategy": first.training.get("strategy"), "device": first.device["type"], **shared}
-
-
-def _measured(ranks: list[RankManifest]) -> dict[str, Any]:
-    """Steps of all ranks, and the medians of their durations."""
+def _of_all(ranks: list[RankManifest]) -> dict[str, Any]:
+    """What all ranks have alike, as the first has it, their steps, and the medians of their durations."""
+    first: dict[str, Any] = {"strategy": None, "training": {}, "schedule": None, "options": {}, "device": None}
+    if ranks:
+        one = ranks[0]
+        first |= {"training": one.training, "schedule": one.schedule, "options": one.options}
+        first |= {"strategy": one.training.get("strategy"), "device": one.device["type"]}
     return {
+        **first,
         "steps": max((rank.steps for rank in ranks), default=None),
         "profiled_steps": sorted({step for rank in ranks for step in rank.profiled_steps}),
         "unprofiled_step_ms": _median(value for rank in ranks for value in rank.unprofiled_step_ms),
         "profiled_step_ms": _median(value for rank in ranks for value in rank.profiled_step_ms),
+        "ranks": [{key: value for key, value in asdict(rank).items() if key not in _OF_THE_RUN} for rank in ranks],
     }
-
-
-def _rank_entry(rank: RankManifest) -> dict[str, Any]:
-    shared = ("world_size", "schedule", "options", "training", "facts", "failure")
-    return {key: value for key, value in asdict(rank).items() if key not in shared}
-
-
-def _failure_notes(failures: Iterable[CaptureFailure]) -> list[str]:
-    notes = []
-    for ranks, failure in by_cause(list(failures)):
-        who = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-        notes.append(fill("capture", "ended_early", who=who, cause=cause_text(failure)))
-    return notes
 
 
 def _median(values: Iterable[float]) -> float | None:

@@ -6,16 +6,17 @@ import atexit
 import ctypes
 import functools
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from traceops.capture.ceiling import Ceiling, may_record_early
 from traceops.capture.detaching import Detaching
-from traceops.capture.guard import contained, raised_by_a_handler
+from traceops.capture.guard import contained, raised_by_a_handler, text
 from traceops.capture.schedule import Phase, Schedule
 from traceops.capture.threads import native_threads_are_ours
 from traceops.capture.timing import Durations, StepTimer, uses_gpu
@@ -24,6 +25,66 @@ from traceops.core.capture_failure import FIRST_STEPS, CaptureOperation
 
 if TYPE_CHECKING:
     from torch.profiler import profile
+
+# What a window may record: torch's profiler takes time and memory for each operator when it stops, and the other ranks
+# wait in a collective meanwhile, whose process group has a timeout. Measured with torch 2.13 on two shared cores.
+_S_PER_OPERATOR, _BYTES_PER_OPERATOR = 0.15e-3, 9_000
+MOST_OPERATORS = 300_000
+_PART_OF_TIMEOUT = 0.25
+_RECORDED_BYTES = 1_500  # of an operator while it is recorded
+_MUCH_BYTES = 256 << 20  # by which the process grows in a window for no other reason, as programs go
+_PAGE = 4096
+
+
+class Ceiling:
+    """Counts the operators of a window, from where it opens: those that autograd sees, or by the memory they take."""
+
+    def __init__(self) -> None:
+        self._counted, self._held = _operators(), _resident_bytes()
+        self._recorded = 0
+
+    def step_ended(self, *, recorded: bool) -> str | None:
+        """Why the next step must not be recorded; None where it may. recorded: the step was, and no warmup."""
+        before, self._counted = self._counted, _operators()
+        held, self._held = self._held, _resident_bytes()
+        grown = self._held - held
+        step = max(self._counted - before, grown // _RECORDED_BYTES if recorded and grown > _MUCH_BYTES else 0)
+        self._recorded += step if recorded else 0
+        next_one = self._recorded + step
+        if next_one <= _most():
+            return None
+        took_s, took_gb = next_one * _S_PER_OPERATOR, next_one * _BYTES_PER_OPERATOR / 1e9
+        return text("window_full", step=step, seconds=took_s, gb=took_gb)
+
+
+def may_record_early(steps: int) -> bool:
+    """Whether so many steps may be recorded after the first one, by all that ran until now."""
+    return steps * _operators() <= _most()
+
+
+def _most() -> int:
+    within = contained(_timeout_s)
+    return MOST_OPERATORS if within is None else min(MOST_OPERATORS, int(_PART_OF_TIMEOUT * within / _S_PER_OPERATOR))
+
+
+def _operators() -> int:
+    """How many operators autograd has seen in this thread."""
+    torch = sys.modules.get("torch")
+    count = contained(lambda: torch._C._autograd._get_sequence_nr()) if torch is not None else None
+    return count or 0
+
+
+def _resident_bytes() -> int:
+    pages = contained(Path("/proc/self/statm").read_text)
+    return 0 if pages is None else int(pages.split()[1]) * _PAGE
+
+
+def _timeout_s() -> float:
+    """Of the default process group. Raises what torch does where there is none."""
+    group: Any = sys.modules["torch.distributed.distributed_c10d"]._get_default_group()
+    timeout: timedelta = group._get_backend(group._device_types[0]).options._timeout
+    return timeout.total_seconds()
+
 
 _watched = False
 
@@ -129,12 +190,9 @@ class Recorder:
         doing: Callable[[CaptureOperation], None],
         detaching: Detaching | None = None,
     ) -> None:
-        self._out = out
-        self.detaching = detaching
+        self._out, self.detaching = out, detaching
         self._traces = TraceFolder(out / f"rank_{rank}")
-        self.schedule = schedule
-        self._options = options
-        self._doing = doing
+        self.schedule, self._options, self._doing = schedule, options, doing
         self._profile: profile | None = None
         self._window = 0
         self._trace: str | None = None
@@ -164,11 +222,8 @@ class Recorder:
         return threading.get_native_id() == self._thread
 
     def open(self, step: int, give_way: Callable[[], None]) -> None:
-        """Start the profiler where step number `step` begins.
-
-        `give_way` is called just before a profiler of the training's own starts.
-        Raises RuntimeError if another profiler is running in this process.
-        """
+        """Start the profiler where step number `step` begins. `give_way` is called just before a profiler of the
+        training's own starts. Raises RuntimeError if another profiler is running in this process."""
         self._doing(CaptureOperation.START)
         import torch
         from torch.profiler import ProfilerAction, ProfilerActivity, profile
@@ -211,10 +266,8 @@ class Recorder:
             raise
 
     def step(self) -> None:
-        """The step ended; after the window's last one, the trace is written and the recorder closed.
-
-        Raises OtherThread where nothing more can be recorded.
-        """
+        """The step ended; after the window's last one, the trace is written and the recorder closed. Raises OtherThread
+        where nothing more can be recorded."""
         if self._profile is None:
             return
         self._doing(CaptureOperation.RECORD)
@@ -237,10 +290,8 @@ class Recorder:
         return self.detaching.around_stop() if self.detaching is not None and last else nullcontext()
 
     def close(self, *, keep: bool = True) -> None:
-        """Stop now; what was recorded of the window is written, unless it is not to be kept.
-
-        In another thread than the one that opened nothing can be stopped or written.
-        """
+        """Stop now; what was recorded of the window is written, unless it is not to be kept. In another thread than the
+        one that opened nothing can be stopped or written."""
         if (session := self._stopped()) is not None and keep:
             self._write(session)
 
@@ -304,10 +355,8 @@ class Recorder:
         self.stop_left()
 
     def stop_left(self) -> None:
-        """Stop what was left open, if its own thread has come: until then it records what that thread does.
-
-        Where that has ended, the process would crash at its end if Kineto still had the session.
-        """
+        """Stop what was left open, if its own thread has come: until then it records what that thread does. Where that
+        has ended, the process would crash at its end if Kineto still had the session."""
         if self._left is None:
             return
         if self._in_own_thread:
@@ -459,10 +508,8 @@ class FirstWindow:
         self._recorder.stop_left()
 
     def step_begins(self, step: int, give_way: Callable[[], None]) -> None:
-        """Open, if it is time. give_way: called just before a profiler of the training's own starts.
-
-        In the main thread only: torch's profiler is its thread's, and crashes the process where that has ended.
-        """
+        """Open, if it is time. give_way: called just before a profiler of the training's own starts. In the main thread
+        only: torch's profiler is its thread's, and crashes the process where that has ended."""
         if step != FIRST.skip_first or uses_gpu() or threading.current_thread() is not threading.main_thread():
             return
         if not may_record_early(FIRST.active):

@@ -130,9 +130,7 @@ class Responder:
     """
 
     def __init__(self, progress: Path, evidence: Path, rank: int) -> None:
-        self._progress = progress
-        self._evidence = evidence
-        self._rank = rank
+        self._progress, self._evidence, self._rank = progress, evidence, rank
         main = threading.main_thread().ident or 0
         # Numbers, not files of Python's: those are closed at the end, when they may be the script's.
         self._stacks = os.open(

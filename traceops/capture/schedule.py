@@ -104,10 +104,8 @@ class Schedule:
             )
 
     def check_sync(self, grad_accum: int) -> None:
-        """Raise UsageError if a window misses every synchronising micro-batch (steps are micro-batches).
-
-        With gradient accumulation only every `grad_accum`-th micro-batch exchanges gradients.
-        """
+        """Raise UsageError if a window misses every synchronising micro-batch (steps are micro-batches). With gradient
+        accumulation only every `grad_accum`-th micro-batch exchanges gradients."""
         for window in range(self.repeat):
             steps = self.active_steps(window)
             if not any((step + 1) % grad_accum == 0 for step in steps):

@@ -52,10 +52,7 @@ class ScriptProfiler:
                 contained(undo)  # what failed in the middle
 
     def step_ended(self, step: int, *, ours: bool) -> bool:
-        """Whether one was at work in this step.
-
-        ours: the capture's own profiler records, so that no other does.
-        """
+        """Whether one was at work in this step. ours: the capture's own profiler records, so that no other does."""
         now = not ours and (self._prepared or self._enabled())
         within = not ours and (self._began or self.at_work or now)
         self._began, self.at_work = False, now

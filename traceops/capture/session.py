@@ -46,8 +46,7 @@ class Capture:
     def __init__(
         self, settings: CaptureSettings, training: dict[str, Any] | None = None, *, automatic: bool = False
     ) -> None:
-        self.settings = settings
-        self.automatic = automatic
+        self.settings, self.automatic = settings, automatic
         samples = {"samples_per_step": settings.samples_per_step} if settings.samples_per_step else {}
         self._training = {**samples, **(training or {})}
         self._out: Path | None = None
@@ -259,18 +258,12 @@ class Capture:
         contained(self._scope.close)
         if self._watchers is not None:
             contained(self._watchers.end_observing)
-        saved = self._record is not None and contained(self._saved) is True
+        saved = self._record is not None and contained(self._save) is True
         report(failure, self.settings.progress, saved=saved, aloud=raised)
 
-    def _saved(self) -> bool:
-        self._save()
-        return True
-
     def give_way(self, reason: str, *, adopt: bool = True) -> None:
-        """Stop recording because something else has the better claim; what was recorded is kept.
-
-        adopt: wait for the trace of a profiler of the script's own.
-        """
+        """Stop recording because something else has the better claim; what was recorded is kept. adopt: wait for the
+        trace of a profiler of the script's own."""
         self._way.rest()
         assert self._record is not None
         self._windows.stop()
@@ -370,7 +363,8 @@ class Capture:
             in_the_way(theirs, self.steps), self.settings.step_on if self.automatic else None,
         )  # fmt: skip
 
-    def _save(self) -> None:
+    def _save(self) -> bool:
+        """Write the manifest; True."""
         assert self._record is not None
         self._doing(CaptureOperation.MANIFEST)
         light, recorder = self._windows.light, self._windows.recorder
@@ -380,8 +374,9 @@ class Capture:
             script_profiler=self._others.record,
             detached=None if detaching is None else detaching.record,
         )
-        told = None if light is None else light.record
-        self._record.save(self.steps, self._samples, self.failure, self.ends_of_steps(), told)
+        recorded = None if light is None else light.record
+        self._record.save(self.steps, self._samples, self.failure, self.ends_of_steps(), recorded)
+        return True
 
 
 def capture_here() -> Capture | None:

@@ -15,7 +15,6 @@ _MANY = 64  # optimizers that are remembered, those that are gone among them
 
 class OuterSteps:
     """The optimizer that steps once between others that are made anew: in meta-learning the outer one ends the step.
-
     lives: whether the optimizer of a number is there still. Numbers rise with the order in which they were seen."""
 
     def __init__(self, lives: Callable[[int], bool]) -> None:
@@ -26,11 +25,9 @@ class OuterSteps:
         self.number: int | None = None
 
     def stepped(self, number: int, newest: int, *, ends: bool) -> int | None:
-        """Which one is the outer one, now that `number` has stepped.
-
-        newest: of all until now. ends: whether this would end a step of the training, did nobody ask here. One such end
-        between two of the outer one's is as good as its own.
-        """
+        """Which one is the outer one, now that `number` has stepped. newest: of all until now. ends: whether this would
+        end a step of the training, did nobody ask here. One such end between two of the outer one's is as good as its
+        own."""
         self._follow(number)
         self._ends += ends
         before, self._seen[number] = self._seen.get(number), (newest, self._ends)

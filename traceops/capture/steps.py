@@ -178,10 +178,7 @@ class _Boundary:
         skipped: Callable[[], None] = lambda: None,
         passed: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._step = step
-        self._passed = passed
-        self._skipped = skipped
-        self._guard = guard
+        self._step, self._passed, self._skipped, self._guard = step, passed, skipped, guard
         self._detector = StepDetector()
         self._undo: list[Callable[[], Any]] = []
         self.off = False

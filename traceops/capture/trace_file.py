@@ -26,7 +26,7 @@ from traceops.core.rank_files import COLLECTIVES
 if TYPE_CHECKING:
     from torch.profiler import profile
 
-_TAIL_BYTES_of_collectives = 4096
+_TAIL_BYTES = 4096
 _BACKEND = "gloo"
 
 
@@ -40,29 +40,20 @@ def recorded_collectives() -> list[list[Any]]:
         return []
     if _BACKEND not in str(dist.get_backend_config()):
         return []
+    rows = []
     try:
-        entries = json.loads(dump(includeCollectives=True, onlyActive=False)).get("entries", [])
-        return [_row(entry) for entry in entries if entry["profiling_name"].startswith(f"{_BACKEND}:")]
+        for entry in json.loads(dump(includeCollectives=True, onlyActive=False)).get("entries", []):
+            if entry["profiling_name"].startswith(f"{_BACKEND}:"):
+                group, description = entry["process_group"]
+                sent, got = (sum(map(math.prod, entry[sizes])) for sizes in ("input_sizes", "output_sizes"))
+                dtype = next(iter(entry["input_dtypes"]), None)
+                rows.append(
+                    [entry["profiling_name"], group, description, entry["collective_seq_id"], sent, got, dtype,
+                     entry["time_created_ns"]]
+                )  # fmt: skip
     except (KeyError, TypeError, ValueError, RuntimeError):  # another torch's record: the trace holds all else
         return []
-
-
-def _row(entry: dict[str, Any]) -> list[Any]:
-    group, description = entry["process_group"]
-    return [
-        entry["profiling_name"],
-        group,
-        description,
-        entry["collective_seq_id"],
-        _elements(entry["input_sizes"]),
-        _elements(entry["output_sizes"]),
-        next(iter(entry["input_dtypes"]), None),
-        entry["time_created_ns"],
-    ]
-
-
-def _elements(sizes: list[list[int]]) -> int:
-    return sum(math.prod(size) for size in sizes)
+    return rows
 
 
 def add_to_trace(plain: Path, rows: list[list[Any]]) -> None:
@@ -71,9 +62,9 @@ def add_to_trace(plain: Path, rows: list[list[Any]]) -> None:
         return
     with plain.open("r+b") as file:
         size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - _TAIL_BYTES_of_collectives))
+        file.seek(max(0, size - _TAIL_BYTES))
         tail = file.read()
-        file.seek(max(0, size - _TAIL_BYTES_of_collectives) + tail.rindex(b"}"))
+        file.seek(max(0, size - _TAIL_BYTES) + tail.rindex(b"}"))
         file.write(f',\n"{COLLECTIVES}": {json.dumps(rows)}\n}}\n'.encode())
         file.truncate()
 
@@ -83,7 +74,6 @@ _PACKED = 0.2  # of the plain size, which lies beside it for a moment; measured:
 _LEAVE_FREE = 32 << 20  # for the training's own files
 _FILES = 2  # of one trace at once
 _PLENTY = 16 << 30  # of free bytes a rank: nobody has to count events
-_TAIL_BYTES = 4096
 _FULL = 1 << 16  # less is free than a file's buffer
 
 
@@ -92,8 +82,7 @@ class NoRoom(OSError):
 
     def __init__(self, needed_bytes: int, free_bytes: int) -> None:
         super().__init__(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self.needed_bytes = needed_bytes
-        self.free_bytes = free_bytes
+        self.needed_bytes, self.free_bytes = needed_bytes, free_bytes
 
 
 class TraceFolder:
@@ -110,10 +99,8 @@ class TraceFolder:
         doing: Callable[[CaptureOperation], None],
         collectives: list[list[Any]] | None = None,
     ) -> Path:
-        """The window's trace, with `collectives` added to it. `doing` is told what comes next.
-
-        Raises OSError where it could not be written, NoRoom before it is tried where the disk is too small.
-        """
+        """The window's trace, with `collectives` added to it. `doing` is told what comes next. Raises OSError where it
+        could not be written, NoRoom before it is tried where the disk is too small."""
         doing(CaptureOperation.ROOM)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._look_for_room(session)
@@ -125,7 +112,7 @@ class TraceFolder:
             self.last_bytes = _whole_size(plain)
             add_to_trace(plain, collectives or [])
             doing(CaptureOperation.COMPRESS)
-            with plain.open("rb") as reader, _packer().open(packed, "wb", compresslevel=1) as writer:
+            with plain.open("rb") as reader, packer().open(packed, "wb", compresslevel=1) as writer:
                 shutil.copyfileobj(reader, writer, 1 << 20)
             packed.replace(final)
         finally:
@@ -144,7 +131,7 @@ class TraceFolder:
         self._folder.mkdir(parents=True, exist_ok=True)
         final, _plain, packed = self._names(window)
         try:
-            with _packer().open(packed, "wb", compresslevel=1) as writer:
+            with packer().open(packed, "wb", compresslevel=1) as writer:
                 for block in content:
                     writer.write(block)
             packed.replace(final)
@@ -206,14 +193,14 @@ def _whole_size(path: Path) -> int:
     )
 
 
-def _packer() -> Any:
-    # The other ranks wait while this one writes: isal packs several times faster than zlib. A training
-    # machine that runs from a checkout may lack it.
+def packer() -> Any:
+    """gzip, or isal's, which packs several times faster: the other ranks wait while this one writes. A training machine
+    that runs from a checkout may lack it."""
     try:
-        from isal import igzip as packer
+        from isal import igzip as module
     except ImportError:
-        import gzip as packer
-    return packer
+        import gzip as module
+    return module
 
 
 _HEAD_BYTES = 1 << 16
@@ -231,8 +218,7 @@ class Adoption:
     def __init__(self, folder: TraceFolder, window: int) -> None:
         self.trace: Path | None = None
         self.steps: list[int] = []
-        self._folder = folder
-        self._window = window
+        self._folder, self._window = folder, window
         self._ends: list[tuple[int, int]] = []  # number of a step, Unix time in ns at which it ended
         self._begun_ns = time.time_ns()
         self._ended_ns: int | None = None

@@ -35,9 +35,7 @@ class Watchers:
         detaching: Detaching | None = None,
         way: LongWay | None = None,
     ) -> None:
-        self._record = record
-        self._settings = settings
-        self._detaching = detaching
+        self._record, self._settings, self._detaching = record, settings, detaching
         self._way = short_way() if way is None else way
         self.observer: Observer | None = None
         self.light: LightWindow | None = None

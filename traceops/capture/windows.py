@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from traceops.capture.ceiling import Ceiling
 from traceops.capture.guard import Guard, contained, text
 from traceops.capture.light.window import LightWindow
 from traceops.capture.open_manifest import OpenManifest
@@ -38,7 +37,7 @@ class Windows:
         guard: Guard,
         *,
         publish: Callable[[str, int], object],
-        save: Callable[[], None],
+        save: Callable[[], object],
         give_way: Callable[..., None],
         is_open: Callable[[], bool],
     ) -> None:
@@ -48,13 +47,8 @@ class Windows:
         self.asked: AskedWindows | None = None
         self.had_first = False
         self.adopted = False
-        self._way = way
-        self._others = others
-        self._guard = guard
-        self._publish = publish
-        self._save = save
-        self._give_way = give_way
-        self._is_open = is_open
+        self._way, self._others, self._guard, self._publish, self._save = way, others, guard, publish, save
+        self._give_way, self._is_open = give_way, is_open
         self._timers: dict[Phase, StepTimer] = {}
         self._record: OpenManifest | None = None
         self._watchers: Watchers | None = None
@@ -136,7 +130,10 @@ class Windows:
         except OtherThread:
             self._give_way(_SEVERAL_THREADS, adopt=False)
             return
-        if (full := self._full(step, self.recorder.ceiling)) is not None:
+        # Why the next step cannot be recorded too; None where it can, or none follows.
+        ceiling = self.recorder.ceiling
+        full = None if ceiling is None else ceiling.step_ended(recorded=phase is Phase.ACTIVE)
+        if full is not None:
             self._publish("profiler", step + 1)
             self.recorder.close()
             self._keep(self.schedule.window(step), complete=True)  # of the steps until now
@@ -191,12 +188,6 @@ class Windows:
         if step == 0 or phase is not self.schedule.phase(step - 1) or self.schedule.ends_window(step - 1):
             return True
         return self._first is not None and phase not in self._timers
-
-    def _full(self, step: int, ceiling: Ceiling | None) -> str | None:
-        """Why the next step cannot be recorded too, now that `step` has ended; None where it can, or none follows."""
-        if ceiling is None:
-            return None
-        return ceiling.step_ended(recorded=self.schedule.phase(step) is Phase.ACTIVE)
 
     def _foreign_profiler(self) -> None:
         if self._is_open():

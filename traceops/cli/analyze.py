@@ -136,7 +136,8 @@ def _several(args: argparse.Namespace, formats: tuple[str, ...], places: FoundRu
     if not findings and all(row.problem for row in rows):
         listed = "\n".join(f"  {row.name}: {row.problem}" for row in rows)
         raise InputError(f"none of {len(rows)} runs can be analysed:\n{listed}")
-    written = write_runs(rows, root, _title(args.path), formats)
+    more = f" and {len(args.path) - 3} more" if len(args.path) > 3 else ""
+    written = write_runs(rows, root, ", ".join(args.path[:3]) + more, formats)
     if args.quiet:
         print(printable(str(written[0])))
     else:
@@ -229,10 +230,6 @@ def _root_of(places: FoundRuns) -> Path:
     if base.name == "profile":
         return base.parent / "reports" if base.parent != Path.cwd() else Path("reports")
     return Path("reports") if base == Path.cwd() else report_folder(str(base), base.name)
-
-
-def _title(paths: list[str]) -> str:
-    return ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
 
 
 def _exit_code(args: argparse.Namespace, findings: list[Finding]) -> int:

@@ -13,12 +13,15 @@ from traceops.cli.arguments import output_folder
 from traceops.compare import CompareConfig, ComparedCapture, compare, load_config
 from traceops.compare.capture import pair_folder, read_capture
 from traceops.compare.config import with_thresholds
+from traceops.core.claims import Wording
 from traceops.core.errors import UsageError
 from traceops.core.text import printable, traced_runs
 from traceops.render.comparison import FORMATS, write_comparison
 from traceops.render.comparison.markdown import announce
 from traceops.render.comparison.terminal import print_comparison
 from traceops.traces.source import is_remote
+
+_text = Wording("cli", "compare")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -30,7 +33,13 @@ def main(args: argparse.Namespace) -> int:
     head = [capture for path in head_paths for capture in _read(path, args, config, None)]
     base = [capture for path in base_paths for capture in _read(path, args, config, head[0])]
     result = compare(base, head, config, force=args.force)
-    folder = Path(args.output) if args.output else _folder(default, head[0])
+    if args.output:
+        folder = Path(args.output)
+    elif not is_remote(default) and Path(default).is_file() and Path(default).name == "report.json":
+        folder = Path(default).parent  # beside the report that was given
+    else:  # where the report of these traces would go
+        named = Path(default) if Path(default).is_dir() else Path(head[0].info.name)
+        folder = output_folder(default, named.name)
     written = write_comparison(result, folder, formats, plotlyjs=args.plotlyjs, name=args.name)
     if args.quiet:
         print(printable(result.sentence))
@@ -42,27 +51,19 @@ def main(args: argparse.Namespace) -> int:
     return 4 if args.strict and result.verdict == "inconclusive" else 0
 
 
-def _folder(path: str, head: ComparedCapture) -> Path:
-    """Beside the report that was given, else where the report of these traces would go."""
-    if not is_remote(path) and Path(path).is_file() and Path(path).name == "report.json":
-        return Path(path).parent
-    return output_folder(path, Path(path).name if Path(path).is_dir() else Path(head.info.name).name)
-
-
 def _sides(args: argparse.Namespace) -> tuple[list[str], list[str], str]:
     """Paths of base and head, and the path that names the result. Raises UsageError."""
     if args.base or args.head:
         if args.paths or not args.base or not args.head:
-            raise UsageError("give either BASE HEAD, or --base A … and --head B …")
+            raise UsageError(_text("both_sides"))
         return args.base, args.head, args.head[0]
     if len(args.paths) == 1 and (pairs := pair_folder(args.paths[0])) is not None:
         return *pairs, args.paths[0]
     if len(args.paths) != 2:
-        two = _two(args.paths)
-        raise UsageError(
-            f"{_missing(args.paths)}give two things to compare{f': traceops compare {two}' if two else ''} (several "
-            "captures per side: --base A B --head C D)"
-        )
+        # The only one may not be there, which a folder of `traceops run --against` would be.
+        alone = args.paths[0] if len(args.paths) == 1 else ""
+        known = not alone or alone.startswith("baseline:") or is_remote(alone) or Path(alone).exists()
+        raise UsageError(_text("two", missing="" if known else f"{alone} does not exist; ", two=_two(args.paths)))
     return [args.paths[0]], [args.paths[1]], args.paths[1]
 
 
@@ -83,13 +84,6 @@ def _two(paths: Sequence[str]) -> str:
 
 def _ranks(run: Path) -> int:
     return len(list(run.glob("rank_*")))
-
-
-def _missing(paths: Sequence[str]) -> str:
-    """That the only one is not there, which a folder of `traceops run --against` would be."""
-    alone = paths[0] if len(paths) == 1 else ""
-    known = not alone or alone.startswith("baseline:") or is_remote(alone) or Path(alone).exists()
-    return "" if known else f"{alone} does not exist; "
 
 
 def _read(

@@ -1,12 +1,14 @@
-"""How a command declares what it takes: its help, two examples, and its options as data that `--help` can afford."""
+"""How a command declares what it takes: options as data that `--help` can afford; their texts: words/options.ini."""
 
 from __future__ import annotations
 
 import argparse
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from traceops.words.catalogue import texts
 
 _FOLDER = ("--output", "--out")  # a command that has one of these takes the other too
 _MOST_NUMBERS = 1_000_000  # in a list such as 0-3: more is a slip
@@ -14,13 +16,19 @@ _MOST_NUMBERS = 1_000_000  # in a list such as 0-3: more is a slip
 
 @dataclass(frozen=True)
 class Option:
-    """An argument as `add_argument` takes it."""
+    """An argument as `add_argument` takes it. facts: of its help."""
 
     names: tuple[str, ...]
     settings: Mapping[str, Any]
+    facts: Mapping[str, object] = field(default_factory=dict)
 
-    def add_to(self, parser: Any, **changes: Any) -> None:
-        parser.add_argument(*self.names, **{**self.settings, **changes})
+    def add_to(self, parser: Any, command: str, **changes: Any) -> None:
+        """Declare it to a parser; its help is that of the command, or of all commands. Raises KeyError without one."""
+        name = next((name for name in self.names if name.startswith("--")), self.names[0])
+        own = texts("options", command)
+        help = own[name] if name in own else texts("options", "options")[name]
+        shown = help.format(**self.facts) if self.facts else help
+        parser.add_argument(*self.names, **{"help": shown, **self.settings, **changes})
 
 
 @dataclass(frozen=True)
@@ -29,28 +37,36 @@ class Group:
 
     title: str
     options: tuple[Option, ...]
-    description: str | None = None
 
 
 @dataclass(frozen=True)
 class Command:
-    """What a command takes.
+    """What a command takes; its section of words/options.ini has what it does, and examples with which the help begins.
+    shown: options of the short help, all if empty; then --help-all has the others. extend: adds what is no option:
+    subcommands, or options that other packages declare."""
 
-    examples: whole command lines, which the help begins with. shown: options of the short help, all if empty; then
-    --help-all has the others. extend: adds what is no option: subcommands, or options that other packages declare.
-    """
-
-    help: str
-    examples: tuple[str, str]
+    name: str
     options: tuple[Option | Group, ...] = ()
     shown: tuple[str, ...] = ()
-    epilog: str | None = None
     extend: Callable[[argparse.ArgumentParser], None] | None = None
+
+    @property
+    def about(self) -> str:
+        """What it does, in a sentence."""
+        return texts("options", self.name)["about"]
+
+    @property
+    def examples(self) -> list[str]:
+        """Whole command lines."""
+        return texts("options", self.name)["examples"].split("\n")
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
         """Declare all of it to `parser`."""
-        parser.epilog = self.epilog
-        add_options(parser, self.options)
+        words = texts("options", self.name)
+        if "epilog" in words:
+            more = "\n".join(f"  {line}" for line in words.get("more_examples", "").split("\n") if line)
+            parser.epilog = "\n\n".join([*words["epilog"].split("\n"), *([more] if more else [])])
+        add_options(parser, self.options, self.name)
         if self.extend is not None:
             self.extend(parser)
         known = parser._option_string_actions
@@ -60,48 +76,41 @@ class Command:
         add_common(parser)
 
 
-def option(*names: str, **settings: Any) -> Option:
+def option(*names: str, facts: Mapping[str, object] | None = None, **settings: Any) -> Option:
     """An option, or an argument where the name has no dash; settings as of `add_argument`."""
-    return Option(names, settings)
+    return Option(names, settings, facts or {})
 
 
-def flag(*names: str, help: str, **settings: Any) -> Option:
+def flag(*names: str, facts: Mapping[str, object] | None = None, **settings: Any) -> Option:
     """An option without a value: off unless given."""
-    return Option(names, {"action": "store_true", "help": help, **settings})
+    return option(*names, facts=facts, action="store_true", **settings)
 
 
-def add_options(parser: argparse.ArgumentParser, options: Iterable[Option | Group]) -> None:
+def add_options(parser: argparse.ArgumentParser, options: Iterable[Option | Group], command: str) -> None:
     for one in options:
         if isinstance(one, Option):
-            one.add_to(parser)
+            one.add_to(parser, command)
         else:
-            group = parser.add_argument_group(one.title, description=one.description)
+            group = parser.add_argument_group(one.title, description=texts("options", "groups").get(one.title))
             for each in one.options:
-                each.add_to(group)
-
-
-_COMMON = (
-    flag("-v", "--verbose", help="say more; for an error also where it was raised"),
-    flag("-q", "--quiet", help="print the result only: no progress, no notes"),
-)
+                each.add_to(group, command)
 
 
 def add_common(parser: argparse.ArgumentParser, **settings: Any) -> None:
     """The two options that every command takes, unless it has a closer meaning for them."""
-    for one in _COMMON:
-        if one.names[1] not in parser._option_string_actions:
-            one.add_to(parser, **settings)
+    for names in (("-v", "--verbose"), ("-q", "--quiet")):
+        if names[1] not in parser._option_string_actions:
+            flag(*names).add_to(parser, "options", **settings)
 
 
 def changed(options: Iterable[Option | Group], changes: Mapping[str, Mapping[str, Any]]) -> tuple[Option | Group, ...]:
     """The same options, of which some have other settings; changes: by an option's first name."""
 
     def of(one: Option) -> Option:
-        return Option(one.names, {**one.settings, **changes.get(one.names[0], {})})
+        return Option(one.names, {**one.settings, **changes.get(one.names[0], {})}, one.facts)
 
     return tuple(
-        of(one) if isinstance(one, Option) else Group(one.title, tuple(map(of, one.options)), one.description)
-        for one in options
+        of(one) if isinstance(one, Option) else Group(one.title, tuple(map(of, one.options))) for one in options
     )
 
 

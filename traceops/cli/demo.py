@@ -21,7 +21,10 @@ Next:
 
 def main(args: argparse.Namespace) -> int:
     """Rank 1 of four loads its data 30 ms late in each step: recorded on four H200."""
-    traces = _traces()
+    try:
+        traces = bundled("demo")
+    except InputError:  # in a checkout they lie among the tests
+        traces = bundled("tests", "data", "slow_loader4")
     parser = argparse.ArgumentParser()
     ANALYZE.add_to(parser)
     code = analyze.main(
@@ -32,10 +35,3 @@ def main(args: argparse.Namespace) -> int:
     page = (Path(args.output) / "summary.html").resolve()
     print(_NEXT.format(page=page, report=args.output, traces=traces))
     return code
-
-
-def _traces() -> Path:
-    try:
-        return bundled("demo")
-    except InputError:  # in a checkout they lie among the tests
-        return bundled("tests", "data", "slow_loader4")

@@ -23,6 +23,7 @@ from traceops.report.hang_text import shows_trouble
 from traceops.rules.explained import FABRIC_RULES, beside_the_roots, judge_diagnosis
 from traceops.traces.source import is_remote
 
+_RAN_OUT = "TO-E001"
 _MOST_PASTED = 1 << 28  # bytes
 _MOST_CHECKED = 1 << 26
 _ZIP = b"PK\x03\x04"
@@ -40,12 +41,26 @@ def diagnose_instead(path: str, error: InputError, *options: str) -> int:
         raise error from None
     if not shows_trouble(diagnosis):
         raise error
-    parser = argparse.ArgumentParser()
-    DIAGNOSE.add_to(parser)
-    args = parser.parse_args([path, *options])
+    args = _asked(path, *options)
     if not args.quiet:
         print(printable(reason("hangs", "instead", path=path)), file=sys.stderr)
     return _write(args, path, diagnosis)
+
+
+def show_ran_out(path: str, *options: str) -> None:
+    """The diagnosis of a folder's logs, where they say that a GPU's memory ran out."""
+    try:
+        diagnosis = diagnose(path, jobs=1)
+    except InputError:
+        return
+    if any(root.rule == _RAN_OUT for root in diagnosis.roots):
+        _write(_asked(path, *options), path, diagnosis)
+
+
+def _asked(path: str, *options: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    DIAGNOSE.add_to(parser)
+    return parser.parse_args([path, *options])
 
 
 def main(args: argparse.Namespace) -> int:

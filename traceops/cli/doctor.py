@@ -136,7 +136,11 @@ def _judge_files(args: argparse.Namespace, formats: tuple[str, ...]) -> int:
             checkup = check_files(others)  # what shows a failure need not tell of the machine too
     for said in () if args.json or args.quiet else failures.values():
         print(printable(said))
-    folder = _beside_measured(Path(args.output))
+    # traceops run --settings reads the doctor.json of tests: another folder where there is one.
+    folder = Path(args.output)
+    measured = read_checkup(str(folder / "doctor.json")) if (folder / "doctor.json").is_file() else None
+    if measured is not None and measured.trials:
+        folder = folder.with_name(f"{folder.name}-from-files")
     make_writable(folder)
     _report(checkup, folder, formats, args)
     return _exit_code(checkup, args.fail_on)
@@ -154,15 +158,6 @@ def _failures(paths: Sequence[str]) -> dict[str, str]:
             if shows_trouble(diagnosis):
                 found[path] = f"traceops diagnose {path}: {hang_sentence(diagnosis)}"
     return found
-
-
-def _beside_measured(folder: Path) -> Path:
-    """The folder, or another where it holds the doctor.json of tests: traceops run --settings reads that."""
-    measured = folder / "doctor.json"
-    if not measured.is_file():
-        return folder
-    found = read_checkup(str(measured))
-    return folder if found is None or not found.trials else folder.with_name(f"{folder.name}-from-files")
 
 
 def _report(checkup: Checkup, folder: Path, formats: tuple[str, ...], args: argparse.Namespace) -> None:

@@ -36,9 +36,7 @@ def main(args: argparse.Namespace) -> int:
         begin = asked if re.search(r"\d", asked) else "TO"
         while not any(one.startswith(begin) for one in ids):
             begin = begin[:-1]
-        raise UsageError(
-            f"no rule begins with {args.rule!r}{meant(asked, ids)}; those that begin like it: traceops explain {begin}"
-        )
+        raise UsageError(_text("none", asked=repr(args.rule), meant=meant(asked, ids), begin=begin))
     if len(found) > 1:
         print("\n".join(f"{rule.id}  {rule.title}" for rule in found))
         return 0

@@ -136,17 +136,7 @@ def tools(recent: Recent) -> dict[str, Tool]:
         return ask(run, Asked("checks", rule=rule))
 
     return {
-        "summary": summary,
-        "findings": findings,
-        "finding": finding,
-        "ledger": ledger,
-        "what-if": what_if,
-        "ranks": ranks,
-        "steps": steps,
-        "collectives": collectives,
-        "kernels": kernels,
-        "roles": roles,
-        "hang": hang,
-        "events": events,
-        "checks": checks,
-    }
+        "summary": summary, "findings": findings, "finding": finding, "ledger": ledger, "what-if": what_if,
+        "ranks": ranks, "steps": steps, "collectives": collectives, "kernels": kernels, "roles": roles, "hang": hang,
+        "events": events, "checks": checks,
+    }  # fmt: skip

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from traceops.cli.command_words import names_a_program, understand
+from traceops.core.claims import Wording
 from traceops.core.documents import json_bytes
 from traceops.core.errors import InputError, UsageError
 from traceops.core.files import write_whole
@@ -16,14 +17,17 @@ from traceops.launch.launchers import check_script
 from traceops.memory.estimate import AskedScript, EstimateRequest, estimate, estimate_script, from_formula, worker
 from traceops.memory.gpus import hardware_of
 from traceops.memory.model import MemoryEstimate, size_of
-from traceops.memory.run_memory import read_run
+from traceops.memory.run_memory import read_folder
 from traceops.pipeline.assemble_whole import memory_rows
+from traceops.render.document import bold, text
 from traceops.render.memory import describe_estimate, describe_run, describe_snapshots, headline
 from traceops.render.writers.terminal import write_terminal
 from traceops.report.rows import MemoryRows
 from traceops.traces.memory_snapshot import read_snapshot
 from traceops.train.config import TrainConfig
 from traceops.train.options import check, config_from, refuse_training_options, to_argv, with_global_batch
+
+_text = Wording("cli", "memory")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -57,9 +61,7 @@ def main(args: argparse.Namespace) -> int:
 def _estimate_strategy(args: argparse.Namespace, config: TrainConfig, capacity: int | None) -> MemoryEstimate:
     """Of a built-in training. Raises UsageError for options that cannot work."""
     if args.rank is not None:
-        raise UsageError(
-            "--rank is for scripts; of a built-in strategy all ranks that differ are estimated: leave it out"
-        )
+        raise UsageError(_text("of_scripts"))
     if args.global_batch_size is not None:
         config = with_global_batch(config, args.global_batch_size, args.nproc)
     check(config, args.nproc, "cuda", "nccl")
@@ -111,14 +113,14 @@ def _read(args: argparse.Namespace, paths: Sequence[Path]) -> int:
         "--params": args.params, "--rank": args.rank, "--global-batch-size": args.global_batch_size,
         "--no-changes": args.no_changes,
     }  # fmt: skip
-    found = [flag for flag, value in given.items() if value is not None and value is not False]
-    found += [word for word in to_argv(config_from(args)) if word.startswith("--")]
-    if found:
-        raise UsageError(f"{found[0]} is for estimates, not for a snapshot or a run; leave it out")
+    wrong = [flag for flag, value in given.items() if value is not None and value is not False]
+    wrong += [word for word in to_argv(config_from(args)) if word.startswith("--")]
+    if wrong:
+        raise UsageError(f"{wrong[0]} is for estimates, not for a snapshot or a run; leave it out")
     if of_run and args.json:
         _check_json(args.json)
     try:
-        return _run(paths[0], args.json) if of_run else _snapshots(paths)
+        return _folder(paths[0], args) if of_run else _snapshots(paths)
     except InputError as error:
         if len(paths) > 1 or args.json:
             raise
@@ -127,25 +129,31 @@ def _read(args: argparse.Namespace, paths: Sequence[Path]) -> int:
         return diagnose_instead(str(paths[0]), error, *(["-q"] if args.quiet else []))
 
 
-def _run(folder: Path, path: Path | None) -> int:
-    """What a run's ranks held; with --json also as `memory` of report.json has it."""
-    found = read_run(folder)
-    write_terminal(describe_run(found), sys.stdout, captions=True)
-    if path:
+def _folder(folder: Path, args: argparse.Namespace) -> int:
+    """What a run's ranks held, and snapshots; of several runs each. With --json also as `memory` of report.json has it.
+    A log in which memory ran out comes first, where no run has its own record of that."""
+    every = read_folder(folder)
+    if args.json and len(every) > 1:
+        raise UsageError(f"--json is for one run, such as {folder / every[-1][0]}")
+    if not any(found.ran_out for _, found in every):
+        from traceops.cli.diagnose import show_ran_out
+
+        show_ran_out(str(folder), *(["-q"] if args.quiet else []))
+    for place, found in every:
+        named = [text(bold(f"{folder / place}:"))] if len(every) > 1 else []
+        write_terminal([*named, *describe_run(found)], sys.stdout, captions=True)
+    if args.json:
+        found = every[0][1]
         rows = memory_rows(found.uses, found.snapshots, found.recorded) or MemoryRows(ranks=())
-        write_whole(path, json_bytes(rows))
+        write_whole(args.json, json_bytes(rows))
     return 0
 
 
 def _snapshots(paths: Sequence[Path]) -> int:
     if len(paths) > 2:
-        raise UsageError("traceops memory reads one snapshot, or compares two; a script's name ends with .py")
-    for path in paths:
-        if path.is_dir():
-            raise UsageError(
-                f"{path} is a folder: two snapshots are compared, such as rank_0/memory.pickle of each; "
-                "traceops compare explains the memory of two runs"
-            )
+        raise UsageError(_text("two_snapshots"))
+    if (folder := next((path for path in paths if path.is_dir()), None)) is not None:
+        raise UsageError(_text("folder", path=str(folder)))
     alike = len({path.name for path in paths}) < len(paths)
     names = [str(path) if alike else path.name for path in paths]
     read = [(name, read_snapshot(path)) for name, path in zip(names, paths, strict=True)]

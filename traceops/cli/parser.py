@@ -66,9 +66,9 @@ class HelpFormatter(argparse.HelpFormatter):
         return super()._metavar_formatter(action, default_metavar)
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        if (told := super()._get_help_string(action)) is None or not _many_choices(action):
-            return told
-        return f"{told}; one of {', '.join(str(choice).replace('%', '%%') for choice in action.choices or ())}"
+        if (help := super()._get_help_string(action)) is None or not _many_choices(action):
+            return help
+        return f"{help}; one of {', '.join(str(choice).replace('%', '%%') for choice in action.choices or ())}"
 
 
 def _many_choices(action: argparse.Action) -> bool:
@@ -126,23 +126,19 @@ class Parser(argparse.ArgumentParser):
                 group.description = None
             more = _MORE.format(len(hidden), self.prog)
             self.epilog = f"{epilog}\n\n{more}" if epilog else more
-        try:
-            return self._with_examples(super().format_help())
-        finally:
-            self.epilog = epilog
-            for action, told in zip(hidden, helps, strict=True):
-                action.help = told
-            for group, said in zip(self._action_groups, descriptions, strict=True):
-                group.description = said
-
-    def _with_examples(self, text: str) -> str:
-        assert self._command is not None
         width = width_of(sys.stdout) or get_terminal_size((USUAL_WIDTH, 24)).columns
         lines = [line for example in self._command.examples for line in broken_at_words(f"  {example}", width - 2, 4)]
-        return "\n".join([*lines, "", text])
+        try:
+            return "\n".join([*lines, "", super().format_help()])
+        finally:
+            self.epilog = epilog
+            for action, help in zip(hidden, helps, strict=True):
+                action.help = help
+            for group, description in zip(self._action_groups, descriptions, strict=True):
+                group.description = description
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's; a word that no option begins with is said with the option that was likely meant."""
+        """As argparse's; the message about an unknown option names the one that was likely meant."""
         words = Parser.typed = list(sys.argv[1:] if args is None else args)
         known, unknown = self.parse_known_args(words, namespace)
         if unknown:
@@ -169,7 +165,8 @@ class Parser(argparse.ArgumentParser):
     def _chosen(self, given: str, what: str) -> str:
         """'; did you mean VALUE?'. Where it is a command that does not take the rest, that is corrected too; where no
         command is meant, what reads what was given."""
-        words, choices = list(Parser.typed), _choices(self, what)
+        named = (one.choices for one in self._actions if one.choices and argparse._get_action_name(one) == what)
+        words, choices = list(Parser.typed), list(map(str, next(named, ())))
         close = closest(given, choices)
         if what != "COMMAND" or (close is not None and self._takes(fixed := [close, *words[words.index(given) + 1 :]])):
             return meant(given, choices)
@@ -360,14 +357,6 @@ def asked_parser(parser: argparse.ArgumentParser, words: Sequence[str]) -> argpa
                 if word in action.choices:
                     return asked_parser(action.choices[word], words[at + 1 :])
     return parser
-
-
-def _choices(parser: argparse.ArgumentParser, what: str) -> list[str]:
-    """The choices of the argument that argparse calls so in a message."""
-    for action in parser._actions:
-        if action.choices is not None and argparse._get_action_name(action) == what:
-            return [str(choice) for choice in action.choices]
-    return []
 
 
 # Standard output and messages into a pipe whose reader may go away before the command has ended.

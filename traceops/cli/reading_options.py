@@ -7,173 +7,97 @@ from typing import Any
 
 from traceops.cli.declared import Command, Group, Option, add_common, add_options, flag, numbers, option, positive
 from traceops.core.files import FORMATS
+from traceops.words.catalogue import texts
 
-_FORMAT = option("--format", default=",".join(FORMATS), metavar="LIST", help=f"of {', '.join(FORMATS)} (%(default)s)")
-_FAIL_ON = option("--fail-on", choices=("info", "warning", "error"), help="exit 1 on a finding this severe or worse")
-_PLOTLYJS = option(
-    "--plotlyjs", choices=("none", "inline", "cdn"), default="none",
-    help="zoom in charts: inline adds 1.5 MB, cdn needs the network (%(default)s)",
-)  # fmt: skip
-_READERS = option("--jobs", type=positive, metavar="N", help="ranks to read at a time (one a core)")
-_PROCESSES = option("--jobs", type=positive, metavar="N", help="processes to read traces with (one a core)")
-_QUIET = flag("-q", "--quiet", help="print the report's path only")
+_SEVERITIES = ("info", "warning", "error")
+_FORMAT = option("--format", default=",".join(FORMATS), metavar="LIST")
+_FAIL_ON = option("--fail-on", choices=_SEVERITIES)
+_PLOTLYJS = option("--plotlyjs", choices=("none", "inline", "cdn"), default="none")
+_JOBS = option("--jobs", type=positive, metavar="N")
+_OUTPUT = option("-o", "--output", metavar="DIR")
+_RANKS = option("--ranks", type=numbers, metavar="LIST")
+_STEPS = option("--steps", type=numbers, metavar="LIST")
+_AROUND = option("--around", metavar="FINDING")
+_QUIET = flag("-q", "--quiet")
+_VERBOSE = flag("-v", "--verbose")
 
 ANALYZE = Command(
-    help="Explain where the step time went: a run folder, a folder of traces, one trace, or a remote path.",
-    examples=("traceops analyze profile/train", "traceops analyze traces/ -o report"),
+    "analyze",
     shown=("--output", "--select", "--format", "--fail-on", "--evidence", "--jobs", "--quiet"),
     options=(
-        option(
-            "path", nargs="+",
-            help="profile/NAME, any folder with traces or summaries of ranks, one such file, or s3://…; a folder of "
-            "runs (profile), a pattern or several paths give a report each and a table of all (runs.html)",
-        ),
-        option(
-            "-o", "--output", metavar="DIR",
-            help="report folder (reports/NAME: 'profile' in the path becomes 'reports'); of several runs a folder each",
-        ),
-        option(
-            "--select", choices=("latest", "all"), default="latest",
-            help="which capture windows to analyse (%(default)s)",
-        ),
+        option("path", nargs="+"),
+        _OUTPUT,
+        option("--select", choices=("latest", "all"), default="latest"),
         _FORMAT,
         _PLOTLYJS,
         _FAIL_ON,
-        flag("--strict", help="exit 3 if any file could not be read completely"),
-        _READERS,
-        option(
-            "--executor", metavar="WHERE",
-            help="where to read the ranks: dask://HOST:PORT, tls://… (dask) or mpi (processes of this machine)",
-        ),
-        option(
-            "--no-cache", dest="cache", action="store_false",
-            help="do not use the cache in $TRACEOPS_CACHE (~/.cache/traceops): parse every trace again",
-        ),
-        option(
-            "--evidence", action="append", default=[], metavar="FILE",
-            help="a file about the machine from outside the run folder: nvidia-smi topo -m, an NCCL log, doctor.json; "
-            "repeatable",
-        ),
-        option(
-            "--gpu", default="", metavar="NAME",
-            help="the GPU that ran this, where the traces don't say: 'MI300X', 'H100'",
-        ),
-        flag("--hta", default=None, help="compute HTA's tables with HTA itself: the same numbers, slower"),
-        option(
-            "--no-hta", dest="hta", default=None, action="store_false",
-            help="do not check the tables of traces up to 50 MB with HTA's own code at the end, where it is installed",
-        ),
-        flag("-v", "--verbose", help="show evidence, tables and what could not be checked too"),
+        flag("--strict"),
+        _JOBS,
+        option("--executor", metavar="WHERE"),
+        option("--no-cache", dest="cache", action="store_false"),
+        option("--evidence", action="append", default=[], metavar="FILE"),
+        option("--gpu", default="", metavar="NAME"),
+        flag("--hta", default=None),
+        option("--no-hta", dest="hta", default=None, action="store_false"),
+        _VERBOSE,
         _QUIET,
     ),
-)  # fmt: skip
+)
 
 COMPARE = Command(
-    help="Say whether head is slower than base, how certain that is, and why; exit 1 on a regression.",
-    examples=("traceops compare profile/main profile/pr", "traceops compare --base a1 a2 a3 --head b1 b2 b3"),
+    "compare",
     shown=("--base", "--head", "--threshold", "--config", "--strict", "--force", "--output", "--format", "--quiet"),
-    epilog="""BASE and HEAD: run folders, folders with traces, report.json files, or baseline:NAME.
-A single folder: the one that `traceops run --repeat N --against REF` made.
-
-exit codes: 0 no regression, 1 a regression, 2 wrong usage or not comparable, 3 unreadable input,
-4 inconclusive (with --strict)""",
     options=(
-        option("paths", nargs="*", metavar="BASE HEAD", help="one capture a side"),
-        option("--base", nargs="+", metavar="PATH", default=[], help="several captures of base"),
-        option("--head", nargs="+", metavar="PATH", default=[], help="several captures of head"),
-        option(
-            "--threshold", action="append", metavar="METRIC=PCT", default=[],
-            help="fail if this metric gets worse by more than this; a number alone is for the step time; METRIC=off "
-            "removes a metric from the gate; repeatable",
-        ),
-        option("--config", metavar="FILE", help="settings (traceops.toml, or [tool.traceops] in pyproject.toml)"),
-        option("--store", metavar="DIR|URL", help="store in which to look up baseline:NAME (as for traceops baseline)"),
-        option(
-            "--last", type=positive, default=5, metavar="N",
-            help="latest captures of baseline:NAME to use (%(default)s)",
-        ),
-        flag("--force", help="compare even what is not comparable"),
-        flag("--strict", help="exit 4 if the result is inconclusive"),
-        option("-o", "--output", metavar="DIR", help="folder for the files (reports/NAME of head)"),
-        option(
-            "--format", default="html,md,json", metavar="LIST",
-            help="of html, md, json, junit, sarif, csv (%(default)s)",
-        ),
+        option("paths", nargs="*", metavar="BASE HEAD"),
+        option("--base", nargs="+", metavar="PATH", default=[]),
+        option("--head", nargs="+", metavar="PATH", default=[]),
+        option("--threshold", action="append", metavar="METRIC=PCT", default=[]),
+        option("--config", metavar="FILE"),
+        option("--store", metavar="DIR|URL"),
+        option("--last", type=positive, default=5, metavar="N"),
+        flag("--force"),
+        flag("--strict"),
+        _OUTPUT,
+        option("--format", default="html,md,json", metavar="LIST"),
         _PLOTLYJS,
-        option("--name", default="", help="name of this comparison, for a pull request with several"),
-        _PROCESSES,
-        flag("-q", "--quiet", help="print the verdict's sentence only"),
+        option("--name", default=""),
+        _JOBS,
+        _QUIET,
     ),
-)  # fmt: skip
+)
 
-_KEY = option("--key", metavar="PATTERN", help="only keys with this model name, slug, other word, or shell pattern")
-_BASELINE_ACTIONS: dict[str, tuple[str, tuple[Option, ...]]] = {
-    "save": ("Add captures to the store.", (
-        option(
-            "paths", nargs="+", metavar="PATH",
-            help="profile/NAME, a folder of traces, a report folder or report.json",
-        ),
-        option("--branch", help="branch of the captures (as the run recorded it)"),
-        option("--name", help="name in the key, instead of the model and its sizes"),
-        option("--commit", help="commit of the trained code (as the run recorded it)"),
-        flag("-q", "--quiet", help="print only where each entry is", default=argparse.SUPPRESS),
-    )),
-    "list": ("List the keys in the store, each with its number of entries and the latest one.", (_KEY,)),
-    "show": ("Show the entries of a key.", (
-        option("key", metavar="KEY", help="model name, slug, other word of the key, or pattern"),
-        flag("--json", help="print JSON, with the place of each entry"),
-    )),
-    "prune": ("Delete old entries, and nothing else in the store.", (
-        option("--keep", type=positive, metavar="N", help="keep the newest N of each key"),
-        option("--older-than", type=float, metavar="DAYS", help="delete only entries captured more than DAYS ago"),
+_STORE = option("--store", metavar="URL")
+_KEY = option("--key", metavar="PATTERN")
+_BASELINE_ACTIONS: dict[str, tuple[Option, ...]] = {
+    "save": (
+        option("paths", nargs="+", metavar="PATH"),
+        option("--branch"),
+        option("--name"),
+        option("--commit"),
+        flag("-q", "--quiet", default=argparse.SUPPRESS),
+    ),
+    "list": (_KEY,),
+    "show": (option("key", metavar="KEY"), flag("--json")),
+    "prune": (
+        option("--keep", type=positive, metavar="N"),
+        option("--older-than", type=float, metavar="DAYS"),
         _KEY,
-        flag("--dry-run", help="show what would be deleted, delete nothing"),
-    )),
-    "history": ("Write a page with the trend of each key and where it changed for good.", (
-        _KEY,
-        option("-o", "--output", metavar="DIR", default="reports/history", help="folder (%(default)s)"),
-        _PLOTLYJS,
-    )),
-}  # fmt: skip
-
-_STORE = option(
-    "--store", metavar="URL",
-    help="folder, or s3://…, gs://… ($TRACEOPS_BASELINES, else baselines in the settings, else baselines/)",
-)  # fmt: skip
+        flag("--dry-run"),
+    ),
+    "history": (_KEY, option("-o", "--output", metavar="DIR", default="reports/history"), _PLOTLYJS),
+}
 
 
 def _add_baseline_actions(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    for name, (text, options) in _BASELINE_ACTIONS.items():
-        sub = actions.add_parser(name, help=text, description=text)
-        add_options(sub, (_STORE, *options))
+    for name, options in _BASELINE_ACTIONS.items():
+        about = texts("options", "baseline")[name]
+        sub = actions.add_parser(name, help=about, description=about)
+        add_options(sub, (_STORE, *options), "baseline")
         add_common(sub, default=argparse.SUPPRESS)
 
 
-BASELINE = Command(
-    help="Keep captures as baselines in a folder or bucket, list them, and show their history.",
-    examples=("traceops baseline save profile/main", "traceops baseline history --store s3://bucket/baselines"),
-    extend=_add_baseline_actions,
-)
-
-DIAGNOSE = Command(
-    help="Explain a hang or a crash from dumps, logs and stacks of any job: the rank, the cause, and who waits.",
-    examples=("traceops diagnose profile/train", "traceops diagnose job.log"),
-    options=(
-        option(
-            "path",
-            help="profile/NAME, its evidence/, a folder or archive of dumps and logs of any job, one of them, or - "
-            "(stdin)",
-        ),
-        option(
-            "-o", "--output", metavar="DIR",
-            help="report folder (reports/NAME: 'profile' in the path becomes 'reports')",
-        ),
-        _FORMAT,
-        _FAIL_ON,
-        _QUIET,
-    ),
-)  # fmt: skip
+BASELINE = Command("baseline", extend=_add_baseline_actions)
 
 
 def _gpus(text: str) -> tuple[int, ...]:
@@ -184,115 +108,58 @@ def _gpus(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
+DIAGNOSE = Command("diagnose", (option("path"), _OUTPUT, _FORMAT, _FAIL_ON, _QUIET))
+
 DOCTOR = Command(
-    help="Check this machine, test how its GPUs communicate, and find the settings that work.",
-    examples=("traceops doctor", "traceops doctor --from nvidia-smi.txt nccl.log"),
+    "doctor",
     shown=("--from", "--cluster", "--output", "--no-tests", "--compute", "--quick", "--gpus", "--nproc", "--fail-on",
            "--json", "--verbose", "--quiet"),
     options=(
-        option(
-            "--from", dest="saved", nargs="+", metavar="FILE",
-            help="judge saved files only: nvidia-smi, its -q, -L and topo -m, torch's collect_env, dmesg, "
-            "nvidia-bug-report.log, NCCL_DEBUG=INFO logs, NCCL's XML, a doctor.json",
-        ),
-        flag(
-            "--cluster",
-            help="show what each partition has, by scontrol or kubectl; with --from: by saved output, sinfo's too",
-        ),
-        option("-o", "--output", default="reports/doctor", metavar="DIR", help="report folder (%(default)s)"),
+        option("--from", dest="saved", nargs="+", metavar="FILE"),
+        flag("--cluster"),
+        option("-o", "--output", default="reports/doctor", metavar="DIR"),
         _FORMAT,
-        flag("--json", help="print doctor.json, not the report"),
+        flag("--json"),
         _FAIL_ON,
-        flag("-v", "--verbose", help="also show checks that passed"),
-        flag("-q", "--quiet", help="no progress; print the report's path only"),
+        _VERBOSE,
+        _QUIET,
         Group("tests", (
-            option("--no-tests", dest="tests", action="store_false", help="check only; start no test processes"),
-            flag("--compute", help="measure what this GPU attains, for reports on kernels; nothing else (a minute)"),
-            flag("--quick", help="test no pairs of GPUs, and only two message sizes"),
-            option("--gpus", type=_gpus, metavar="LIST", help="test only these GPUs, by nvidia-smi's numbers: 0,1"),
-            option("--device", choices=("auto", "cpu", "cuda"), default="auto", help="cpu: test gloo (%(default)s)"),
-            option("--nproc", type=positive, metavar="N", help="ranks on the CPU (2), or GPUs to test (all)"),
-            option(
-                "--budget", type=positive, metavar="S",
-                help="seconds for all tests (165); the first may take longer",
-            ),
+            option("--no-tests", dest="tests", action="store_false"),
+            flag("--compute"),
+            flag("--quick"),
+            option("--gpus", type=_gpus, metavar="LIST"),
+            option("--device", choices=("auto", "cpu", "cuda"), default="auto"),
+            option("--nproc", type=positive, metavar="N"),
+            option("--budget", type=positive, metavar="S"),
         )),
         Group("several nodes", (
-            option("--nnodes", type=positive, metavar="N", help="nodes; start the same command on each"),
-            option("--node-rank", type=int, metavar="N", help="number of this node; 0 on the node at --master-addr"),
-            option("--master-addr", metavar="HOST", help="address of node 0"),
-            option("--master-port", type=positive, metavar="PORT", help="a free port there (29500)"),
-        ), "Under torchrun or srun --ntasks-per-node=1 the doctor tests all nodes. To start it by hand:"),
+            option("--nnodes", type=positive, metavar="N"),
+            option("--node-rank", type=int, metavar="N"),
+            option("--master-addr", metavar="HOST"),
+            option("--master-port", type=positive, metavar="PORT"),
+        )),
     ),
 )  # fmt: skip
 
 VIEW = Command(
-    help="Write all ranks as one aligned timeline for ui.perfetto.dev.",
-    examples=("traceops view profile/train", "traceops view profile/train --around TO-S001"),
-    options=(
-        option("path", help="profile/NAME, any folder with traces of ranks, one .json or .json.gz trace, or s3://…"),
-        option(
-            "-o", "--output", metavar="FILE",
-            help="file to write (reports/NAME/timeline.pftrace.gz; a part has a name of its own, such as "
-            "timeline.TO-S001.pftrace.gz). A name that ends in .gz is gzipped; one that ends "
-            "in .json or .json.gz becomes Chrome's JSON",
-        ),
-        option("--ranks", type=numbers, metavar="LIST", help="ranks to show, such as 0,2-3 (all)"),
-        option("--steps", type=numbers, metavar="LIST", help="steps to show, such as 4-5 (all)"),
-        option(
-            "--around", metavar="FINDING",
-            help="show one finding, such as TO-S001: the ranks it names, a rank that waits, and its longest step",
-        ),
-        _PROCESSES,
-        flag("-q", "--quiet", help="print the file's path only"),
-    ),
-)  # fmt: skip
-
-OPEN = Command(
-    help="Show a run's page in the browser, served on this machine alone; over ssh it prints the line to type.",
-    examples=("traceops open profile/train", "traceops open reports/train --port 8000"),
-    options=(
-        option("path", help="a report folder, a page, a timeline, or profile/NAME, whose report is in reports/NAME"),
-        option("--port", type=int, default=0, metavar="N", help="port to serve on (a free one)"),
-        flag("--no-browser", help="print the address only"),
-    ),
+    "view", (option("path"), option("-o", "--output", metavar="FILE"), _RANKS, _STEPS, _AROUND, _JOBS, _QUIET)
 )
-
-QUERY = Command(
-    help="Query a run's timeline in SQL, with Perfetto's trace processor.",
-    examples=('traceops query profile/train "select count(*) from slice"',
-              'traceops query timeline.pftrace.gz "select name, dur from slice order by dur desc limit 5"'),
-    options=(
-        option("path", help="a timeline that `traceops view` wrote, or profile/NAME: then a temporary one is made"),
-        option(
-            "sql", help='such as "select name, count(*), sum(dur) from slice group by name order by 3 desc limit 10"',
-        ),
-        option("--ranks", type=numbers, metavar="LIST", help="ranks of a run, such as 0,2-3 (all)"),
-        option("--steps", type=numbers, metavar="LIST", help="steps of a run, such as 4-5 (all)"),
-        option("--around", metavar="FINDING", help="the ranks and the step of a finding, such as TO-S001"),
-        _PROCESSES,
-    ),
-)  # fmt: skip
+OPEN = Command("open", (option("path"), option("--port", type=int, default=0, metavar="N"), flag("--no-browser")))
+QUERY = Command("query", (option("path"), option("sql"), _RANKS, _STEPS, _AROUND, _JOBS))
 
 _NARROWING = {
-    "ranks": option("--ranks", "--rank", type=numbers, metavar="LIST", help="only these ranks, such as 0,2-3"),
-    "steps": option("--steps", "--step", type=numbers, metavar="LIST", help="only these steps, such as 4-5"),
-    "group": option("--group", metavar="NAME", help="a group's name, a part of it, or its role: data, tensor, …"),
-    "op": option("--op", metavar="NAME", help="an operation, or a part of its name"),
-    "kind": option("--kind", metavar="KIND", help="compute, comm or memory"),
-    "name": option("--name", metavar="TEXT", help="kernels with this in their name"),
-    "severity": option("--severity", choices=("info", "warning", "error"), help="at least this severe"),
-    "by": option("--by", metavar="COLUMN", help="sort by this column of --json, largest first"),
-    "top": option("--top", "--worst", type=positive, metavar="N", help="the first N rows only"),
+    "ranks": option("--ranks", "--rank", type=numbers, metavar="LIST"),
+    "steps": option("--steps", "--step", type=numbers, metavar="LIST"),
+    "group": option("--group", metavar="NAME"),
+    "op": option("--op", metavar="NAME"),
+    "kind": option("--kind", metavar="KIND"),
+    "name": option("--name", metavar="TEXT"),
+    "severity": option("--severity", choices=_SEVERITIES),
+    "by": option("--by", metavar="COLUMN"),
+    "top": option("--top", "--worst", type=positive, metavar="N"),
+    "rule": option("rule"),
 }
-_OF_ANSWERS = (  # before the question or behind it
-    flag("--json", help="JSON, with a unit in each name (docs/formats.md)"),
-    _READERS,
-    flag("-q", "--quiet", help="no progress"),
-)
-
-_ONE_RULE = option("rule", help="TO-S001")
-_RULES = option("rule", nargs="?", help="a rule's id or its beginning: TO-S")
+_OF_ANSWERS = (flag("--json"), _JOBS, _QUIET)  # before the question or behind it
 
 
 def _add_questions(parser: argparse.ArgumentParser) -> None:
@@ -303,55 +170,17 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
     for question in QUESTIONS:
         sub = asked.add_parser(question.name, help=question.about, description=question.about)
         for name in question.narrowed_by:
-            if name == "rule":
-                (_ONE_RULE if question.name == "finding" else _RULES).add_to(sub)
-            else:
-                _NARROWING[name].add_to(sub)
+            optional = {"nargs": "?"} if name == "rule" and question.name != "finding" else {}
+            _NARROWING[name].add_to(sub, "show", **optional)
         for one in _OF_ANSWERS:
-            one.add_to(sub, default=argparse.SUPPRESS)
+            one.add_to(sub, "show", default=argparse.SUPPRESS)
         add_common(sub, default=argparse.SUPPRESS)
 
 
-SHOW = Command(
-    help="Answer one question about a run or report, in a few lines or as JSON.",
-    examples=("traceops show profile/train", "traceops show profile/train findings --json"),
-    options=(
-        option("path", metavar="RUN", help="a report folder, a report.json, or what traceops analyze takes"),
-        *_OF_ANSWERS,
-    ),
-    extend=_add_questions,
-)
-
-COMMANDS = {
-    "analyze": ANALYZE,
-    "compare": COMPARE,
-    "baseline": BASELINE,
-    "diagnose": DIAGNOSE,
-    "doctor": DOCTOR,
-    "view": VIEW,
-    "open": OPEN,
-    "query": QUERY,
-    "show": SHOW,
-    "explain": Command(
-        help="Explain a rule in one screen: what it means, what to do, with an example.",
-        examples=("traceops explain TO-S001", "traceops explain TO-I"),
-        options=(
-            option("rule", help="a rule's id (TO-S001), or its beginning (TO-S), which lists the rules"),
-            flag("-v", "--verbose", help="show all conditions of the rule"),
-        ),
-    ),
-    "demo": Command(
-        help="Analyse a bundled run of four GPUs with a slow data loader: no GPU, no torch, no training.",
-        examples=("traceops demo", "traceops demo -o /tmp/demo"),
-        options=(option("-o", "--output", default="reports/demo", metavar="DIR", help="report folder (%(default)s)"),),
-    ),
-    "mcp": Command(
-        help="Serve the answers of traceops show to an agent, over the Model Context Protocol (stdio).",
-        examples=("traceops mcp", "claude mcp add traceops -- traceops mcp"),
-    ),
-    "completion": Command(
-        help="Print a script that completes commands and options in your shell.",
-        examples=('eval "$(traceops completion bash)"', 'eval "$(traceops completion zsh)"'),
-        options=(option("shell", choices=("bash", "zsh", "fish")),),
-    ),
-}
+SHOW = Command("show", (option("path", metavar="RUN"), *_OF_ANSWERS), extend=_add_questions)
+EXPLAIN = Command("explain", (option("rule"), _VERBOSE))
+DEMO = Command("demo", (option("-o", "--output", default="reports/demo", metavar="DIR"),))
+MCP = Command("mcp")
+COMPLETION = Command("completion", (option("shell", choices=("bash", "zsh", "fish")),))
+_ALL = (ANALYZE, COMPARE, BASELINE, DIAGNOSE, DOCTOR, VIEW, OPEN, QUERY, SHOW, EXPLAIN, DEMO, MCP, COMPLETION)
+COMMANDS = {command.name: command for command in _ALL}

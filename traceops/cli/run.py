@@ -40,7 +40,7 @@ from traceops.launch.plan import Applied, Cluster, Fallback, Plan, alone, parse_
 from traceops.launch.schedulers import BatchJob, batch_script, submit, write_script
 from traceops.launch.session import launch
 from traceops.train.config import TrainConfig
-from traceops.train.options import check, config_from, refuse_training_options, to_argv, with_global_batch
+from traceops.train.options import check, config_from, flag_of, refuse_training_options, to_argv, with_global_batch
 
 _text = Wording("cli", "run")
 NOTHING_CAPTURED = 3  # exit code of a training that ended well
@@ -96,7 +96,7 @@ def stop_run(out: Path) -> int:
     launcher = Launcher.of(json.loads(read_regular(out / "run.json")).get("launcher"))
     if launcher is None or launcher.host != host() or not launcher.alive():
         where = "another machine" if launcher is None else launcher.host
-        raise UsageError(f"the launcher of {out} runs on {where}; stop it there")
+        raise UsageError(_text("launcher_elsewhere", out=str(out), where=where))
     os.kill(launcher.pid, signal.SIGTERM)
     while in_use(out):
         time.sleep(_POLL_S)
@@ -163,7 +163,7 @@ def take_folder(args: argparse.Namespace, decided: Decided) -> tuple[Decided, Ru
 def _write_batch_script(args: argparse.Namespace) -> int:
     nproc = args.nproc if args.nproc is not None else args.gpus_per_node
     if nproc is None:
-        raise UsageError("--slurm needs --gpus-per-node N, or --nproc N for ranks without GPUs")
+        raise UsageError(_text("ranks_of_batch"))
     trains = _words(args)
     if trains and args.launcher == "torchrun":
         trains = list(understand(trains, nproc).trains)
@@ -222,7 +222,7 @@ def decide(args: argparse.Namespace) -> Decided:
     name = schedulers.name_in_slurm(name, os.environ, given=args.name is not None)
     settings = _capture_settings(args, given, trains)
     if args.global_batch_size is not None and fallback is not None:
-        raise UsageError("--global-batch-size: not with --fallback, which keeps the samples per step itself")
+        raise UsageError(_text("batch_of_fallback"))
     if not trains:
         trains = _strategy(args, config, schedule, cluster.world_size, "cuda" if gpus else "cpu")
     out = _run_folder(args, name, defaults.folder, cluster)
@@ -262,12 +262,10 @@ def _check_trains(args: argparse.Namespace, trains: list[str], schedule: Schedul
         given += ["nproc"] if args.nproc is not None and args.launcher == "none" else []
         given += ["nnodes"] if args.nnodes != 1 and args.launcher != "srun" else []
         if given:
-            flags = ", ".join("--" + name.replace("_", "-") for name in given)
-            raise UsageError(f"Drop {flags}: {trains[0] if trains else args.launcher} starts the ranks itself")
+            flags = ", ".join(flag_of(name) for name in given)
+            raise UsageError(_text("starts_itself", flags=flags, program=trains[0] if trains else args.launcher))
         if schedule.skip_first < 1:
-            raise UsageError(
-                f"--skip-first 0: with --launcher {args.launcher} the capture opens at the end of the first step; use 1"
-            )
+            raise UsageError(_text("first_step", launcher=args.launcher))
         if args.launcher == "none":
             launchers.check_command(trains)
         elif trains and trains[0] != args.launcher:
@@ -341,28 +339,21 @@ def _schedule_options(args: argparse.Namespace, usual: dict[str, int]) -> tuple[
 
 def _capture_settings(args: argparse.Namespace, schedule: dict[str, int], trains: list[str]) -> dict[str, Any]:
     """What the options ask of the capture in each rank, beyond its defaults."""
+    if args.live and args.no_observe:
+        raise UsageError(_text("live_observes"))
     settings: dict[str, Any] = {option: True for option in RECORDING if getattr(args, option)}
-    if not trains:
-        settings["first_window"] = False  # the number of steps of a built-in strategy is known
-    elif args.global_batch_size is not None:
-        settings["samples_per_step"] = args.global_batch_size
-    if schedule:
-        settings["schedule"] = schedule
-    if args.overwrite:
-        settings["overwrite"] = True
-    if args.no_observe:
-        settings["observe"] = False
-    if args.live:
-        if args.no_observe:
-            raise UsageError("--live watches what --no-observe leaves out; give one of them")
-        settings["live"] = True
-    if args.no_light:
-        settings["light"] = False
-    if args.detach is not None:
-        settings["detach"] = args.detach
-    if args.step_on != "optimizer":
-        settings["step_on"] = args.step_on
-    return settings
+    given = {
+        "first_window": None if trains else False,  # the number of steps of a built-in strategy is known
+        "samples_per_step": args.global_batch_size if trains else None,
+        "schedule": schedule or None,
+        "overwrite": args.overwrite or None,
+        "observe": False if args.no_observe else None,
+        "live": args.live or None,
+        "light": False if args.no_light else None,
+        "detach": args.detach,
+        "step_on": None if args.step_on == "optimizer" else args.step_on,
+    }
+    return settings | {name: value for name, value in given.items() if value is not None}
 
 
 def _doubts(trains: list[str]) -> list[str]:
@@ -402,7 +393,7 @@ def _strategy(
     if config.step_unit == "batch":
         schedule.check_sync(config.grad_accum)
     if config.device == "cuda" and device == "cpu":
-        raise UsageError("--device cuda: this machine has no GPU that torch can use; use --device cpu")
+        raise UsageError(_text("no_gpu"))
     backend = config.backend if config.backend != "auto" else "nccl" if device == "cuda" else "gloo"
     check(config, world_size, device, backend)
     return [str(bundled("runners", "train.py")), *to_argv(config)]

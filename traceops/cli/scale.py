@@ -50,7 +50,7 @@ def main(args: argparse.Namespace) -> int:
         if args.dry_run:
             print("\n".join(decided.plan.shell(os.environ) for decided in trainings.plans))
             return 0
-        # Train each size in turn, and return the runs that finished.
+        # Train each size in turn, and take the runs that finished.
         trainings.train = _reporting_samples(trainings.train)
         with held(trainings.folder):
             trainings.open(overwrite=args.overwrite, again=True)
@@ -106,29 +106,23 @@ def price_of(text: str) -> float:
         price = float(text)
     except ValueError:
         if (instance := instance_of(text)) is not None and instance.price is None:
-            raise UsageError(f"--price {text}: its price is not known here; give that of one GPU and hour") from None
+            raise UsageError(_text("price_unknown", price=text)) from None
         price = math.nan if instance is None else (instance.price or 0.0) / (instance.count or 1)
     if not 0 <= price < math.inf:
-        raise UsageError(
-            f"--price {text}: give a number from 0, the price of a GPU and hour, for example 2.50, or a cloud instance "
-            "such as p4d.24xlarge"
-        )
+        raise UsageError(_text("price", price=text))
     return price
 
 
 def _given(args: argparse.Namespace) -> tuple[list[FoundRun], str]:
     if not args.words:
-        raise UsageError("name runs with different numbers of ranks, or train some: traceops scale --nproc 1,2,4 …")
+        raise UsageError(_text("nothing_given"))
     if args.words[0].endswith(".py"):
         raise UsageError(_text("script", script=args.words[0], words=shlex.join(args.words)))
     found = find_runs(args.words)
     base = found.base
     if len(found.runs) < 2:
         find_traces(found.runs[0].path)  # which says what is wrong with a folder that holds nothing
-        raise UsageError(
-            f"{args.words[0]} is one run: scaling needs runs with different numbers of ranks; to train "
-            "them: traceops scale --nproc 1,2 --global-batch-size 64 -- train.py"
-        )
+        raise UsageError(_text("one_run", run=args.words[0]))
     return list(found.runs), "scale" if base is None or base.name in ("profile", "") else base.name
 
 
@@ -136,7 +130,7 @@ def _planned(args: argparse.Namespace) -> tuple[Trainings, int]:
     """What --nproc asks to be trained, and how often each. Raises UsageError for what cannot work."""
     sizes = tuple(size.strip() for size in args.nproc.split(","))
     if len(set(sizes)) < 2 or not all(size.isdecimal() for size in sizes):
-        raise UsageError(f"--nproc {args.nproc}: give two numbers of ranks or more, for example 1,2,4")
+        raise UsageError(_text("sizes", sizes=args.nproc))
     if args.words and args.global_batch_size is None:
         print(_text("samples_unknown"), file=sys.stderr)
     args.nproc, args.script = None, (["--", *args.words] if args.words else [])
@@ -151,7 +145,7 @@ def _planned(args: argparse.Namespace) -> tuple[Trainings, int]:
 
 
 def _reporting_samples(train_once: Callable[[Decided], int]) -> Callable[[Decided], int]:
-    """A training, refused where it does not tell its samples: all others would be trained for nothing."""
+    """A training, refused where it does not report its samples: all others would be trained for nothing."""
 
     def trained(decided: Decided) -> int:
         code = train_once(decided)

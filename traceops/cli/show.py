@@ -10,30 +10,9 @@ from typing import Any
 
 import msgspec
 
+from traceops.answers import model
 from traceops.answers.answering import answer
 from traceops.answers.asked import Asked
-from traceops.answers.model import (
-    AnyAnswer,
-    ChecksAnswer,
-    CollectiveLine,
-    CollectivesAnswer,
-    EventsAnswer,
-    FindingAnswer,
-    FindingLine,
-    FindingsAnswer,
-    FullFinding,
-    HangAnswer,
-    KernelLine,
-    KernelsAnswer,
-    LedgerAnswer,
-    LedgerLine,
-    RanksAnswer,
-    RolesAnswer,
-    StepLine,
-    StepsAnswer,
-    SummaryAnswer,
-    WhatIfAnswer,
-)
 from traceops.answers.opening import open_run, opened_live
 from traceops.core.claims import Wording, phrases
 from traceops.core.documents import json_text
@@ -50,7 +29,7 @@ from traceops.render.finding_blocks import finding_block
 from traceops.render.report.card import card_lines, shortened
 from traceops.render.report.coverage import NO_REPLAY, why_least
 from traceops.render.writers.terminal import MARK, write_terminal
-from traceops.report.rows import RankRow, RoleRow, WhatIfRow
+from traceops.report.rows import RoleRow, WhatIfRow
 
 _text = Wording("cli", "show")
 
@@ -60,18 +39,18 @@ _NAME = 32  # characters of a kernel's name on a terminal
 GROUP = 24  # characters of a group's name
 
 
-def words_of(answer: AnyAnswer) -> StepWords:
+def words_of(answer: model.AnyAnswer) -> StepWords:
     return WINDOW if answer.run.unit == "window" else STEP
 
 
-def ledger(answer: LedgerAnswer) -> list[Block]:
-    by_rank: dict[int | None, list[LedgerLine]] = {}
+def ledger(answer: model.LedgerAnswer) -> list[Block]:
+    by_rank: dict[int | None, list[model.LedgerLine]] = {}
     for line in answer.rows:
         by_rank.setdefault(line.rank, []).append(line)
     return [ledger_table(lines, words_of(answer), rank) for rank, lines in by_rank.items()]
 
 
-def ledger_table(lines: Sequence[LedgerLine], words: StepWords, rank: int | None = None) -> TableBlock:
+def ledger_table(lines: Sequence[model.LedgerLine], words: StepWords, rank: int | None = None) -> TableBlock:
     over = ", median over ranks" if any(line.worst_rank is not None for line in lines) else ""
     first = f"where {words.the} goes{over}" if rank is None else f"rank {rank}"
     columns = [
@@ -79,18 +58,16 @@ def ledger_table(lines: Sequence[LedgerLine], words: StepWords, rank: int | None
         made(f"ms {words.per}", lambda line: Cell(fixed_text(line.ms_per_step, 2))),
         made("%", lambda line: Cell(fixed_text(line.pct_of_step, 1))),
     ]
-    if rank is None:
-        columns.append(made("most on", _worst_of_bucket, left=True))
-    return table(columns, lines)
+
+    def most_on(line: model.LedgerLine) -> Cell:
+        return Cell(
+            "" if line.worst_rank is None else f"rank {line.worst_rank}: {fixed_text(line.worst_rank_ms, 2)} ms"
+        )
+
+    return table([*columns, *([made("most on", most_on, left=True)] if rank is None else [])], lines)
 
 
-def _worst_of_bucket(line: LedgerLine) -> Cell:
-    if line.worst_rank is None:
-        return Cell("")
-    return Cell(f"rank {line.worst_rank}: {fixed_text(line.worst_rank_ms, 2)} ms")
-
-
-def what_if(answer: WhatIfAnswer) -> list[Block]:
+def what_if(answer: model.WhatIfAnswer) -> list[Block]:
     if not answer.rows:
         why = "" if answer.no_replay is None else f": {NO_REPLAY[answer.no_replay]}"
         return [text(f"nothing was replayed{why}")]
@@ -114,10 +91,11 @@ def what_if_table(rows: Sequence[WhatIfRow], words: StepWords, note: str = "") -
     return table(columns, rows, note)
 
 
-def ranks(answer: RanksAnswer) -> list[Block]:
+def ranks(answer: model.RanksAnswer) -> list[Block]:
+    hosts = len({row.host for row in answer.rows})
     columns = [
         made("rank", lambda row: Cell(str(row.rank))),
-        *([made("host", lambda row: Cell(row.host or UNKNOWN), left=True)] if _hosts(answer.rows) > 1 else []),
+        *([made("host", lambda row: Cell(row.host or UNKNOWN), left=True)] if hosts > 1 else []),
         Column("typical_step_ms", f"{words_of(answer).noun} ms"),
         Column("compute_ms", "compute ms"),
         Column("comm_transfer_ms", "transfer ms"),
@@ -129,11 +107,7 @@ def ranks(answer: RanksAnswer) -> list[Block]:
     return [table(columns, answer.rows, _rest(answer))]
 
 
-def _hosts(rows: Sequence[RankRow]) -> int:
-    return len({row.host for row in rows})
-
-
-def steps(answer: StepsAnswer) -> list[Block]:
+def steps(answer: model.StepsAnswer) -> list[Block]:
     columns = [
         made("rank", lambda row: Cell(str(row.rank))),
         made("step", lambda row: Cell(UNKNOWN if row.step is None else str(row.step))),
@@ -142,17 +116,13 @@ def steps(answer: StepsAnswer) -> list[Block]:
         Column("comm_transfer_ms", "transfer ms"),
         Column("comm_wait_ms", "wait ms"),
         Column("memory_ms", "copies ms"),
-        made("idle ms", _idle_of_step),
+        made("idle ms", lambda row: number(sum(getattr(row, f"{bucket}_ms") or 0.0 for bucket in IDLE_BUCKETS))),
         Column("kernels", "kernels", decimals=0),
     ]
     return [table(columns, answer.rows, _rest(answer))]
 
 
-def _idle_of_step(row: StepLine) -> Cell:
-    return number(sum(getattr(row, f"{bucket}_ms") or 0.0 for bucket in IDLE_BUCKETS))
-
-
-def collectives(answer: CollectivesAnswer) -> list[Block]:
+def collectives(answer: model.CollectivesAnswer) -> list[Block]:
     sizes = _sizes(answer.rows)
     columns = [
         made("group", lambda row: Cell(short_name(row.group or UNKNOWN, GROUP)), left=True),
@@ -169,7 +139,7 @@ def collectives(answer: CollectivesAnswer) -> list[Block]:
     return [table(columns, answer.rows, _rest(answer))]
 
 
-def _sizes(rows: Sequence[CollectiveLine]) -> dict[int | None, str]:
+def _sizes(rows: Sequence[model.CollectiveLine]) -> dict[int | None, str]:
     """Sizes for people, with as many digits as tell them apart."""
     all_sizes = {row.bytes for row in rows}
     known = [nbytes for nbytes in all_sizes if nbytes is not None]
@@ -182,23 +152,19 @@ def _sizes(rows: Sequence[CollectiveLine]) -> dict[int | None, str]:
     return {nbytes: UNKNOWN if nbytes is None else read[nbytes] for nbytes in all_sizes}
 
 
-def kernels(answer: KernelsAnswer) -> list[Block]:
+def kernels(answer: model.KernelsAnswer) -> list[Block]:
     columns = [
         made("kernel", lambda row: Cell(short_name(row.name, _NAME)), left=True),
         made("kind", lambda row: Cell(row.kind or UNKNOWN), left=True),
         Column("ms_per_step", f"ms {words_of(answer).per}"),
         Column("share_pct", "share %"),
         Column("mean_us", "mean µs"),
-        made("most on", _most_on, left=True),
+        made("most on", lambda row: _of_rank(row.worst_rank), left=True),
     ]
     return [table(columns, answer.rows, _rest(answer))]
 
 
-def _most_on(row: KernelLine) -> Cell:
-    return Cell(UNKNOWN if row.worst_rank is None else f"rank {row.worst_rank}")
-
-
-def roles(answer: RolesAnswer) -> list[Block]:
+def roles(answer: model.RolesAnswer) -> list[Block]:
     if not answer.rows:
         return [text(_text("no_groups"))]
     columns = [
@@ -208,7 +174,7 @@ def roles(answer: RolesAnswer) -> list[Block]:
         Column("wait_ms", "wait ms"),
         Column("transfer_ms", "transfer ms"),
         Column("busbw_gbs", "GB/s"),
-        made("waits for", lambda row: Cell(UNKNOWN if row.waits_for_rank is None else f"rank {row.waits_for_rank}")),
+        made("waits for", lambda row: _of_rank(row.waits_for_rank)),
     ]
     return [table(columns, answer.rows)]
 
@@ -216,6 +182,10 @@ def roles(answer: RolesAnswer) -> list[Block]:
 def _groups(row: RoleRow) -> str:
     sizes = "/".join(map(str, row.group_sizes))
     return f"{row.groups} of {sizes}" if sizes else str(row.groups)
+
+
+def _of_rank(rank: int | None) -> Cell:
+    return Cell(UNKNOWN if rank is None else f"rank {rank}")
 
 
 def made(label: str, make: Callable[[Any], Cell], *, left: bool = False) -> Column:
@@ -226,20 +196,25 @@ def table(columns: Sequence[Column], rows: Sequence[Any], note: str = "") -> Tab
     return TableBlock(build_table("", columns, rows, note=note))
 
 
-def _rest(answer: RanksAnswer | StepsAnswer | CollectivesAnswer | KernelsAnswer | WhatIfAnswer) -> str:
+def _rest(
+    answer: model.RanksAnswer | model.StepsAnswer | model.CollectivesAnswer | model.KernelsAnswer | model.WhatIfAnswer,
+) -> str:
     shown = len(answer.rows)
-    by = "" if isinstance(answer, WhatIfAnswer) else f", most {answer.ordered_by} first"
+    by = "" if isinstance(answer, model.WhatIfAnswer) else f", most {answer.ordered_by} first"
     return f"{shown} of {answer.total}{by}" if shown < answer.total else ""
 
 
-def describe_answer(answer: AnyAnswer) -> list[Block]:
+def describe_answer(answer: model.AnyAnswer) -> list[Block]:
     """What a terminal shows of an answer; of a run without steps in words of its window."""
-    if isinstance(answer, (RanksAnswer, StepsAnswer, CollectivesAnswer, KernelsAnswer)) and not answer.rows:
+    if (
+        isinstance(answer, (model.RanksAnswer, model.StepsAnswer, model.CollectivesAnswer, model.KernelsAnswer))
+        and not answer.rows
+    ):
         return [text(_text("no_rows", what=type(answer).__struct_config__.tag))]
     return _DESCRIBED[type(answer)](answer)
 
 
-def _summary(answer: SummaryAnswer) -> list[Block]:
+def _summary(answer: model.SummaryAnswer) -> list[Block]:
     first = next((row for row in answer.findings if row.rule == answer.card.rule), None)
     facts, step, words = answer.facts, answer.step, words_of(answer)
     parts = [f"{facts.ranks_present} of {facts.world_size or facts.ranks_present} ranks"]
@@ -264,18 +239,15 @@ def _summary(answer: SummaryAnswer) -> list[Block]:
     ]
 
 
-def _findings(answer: FindingsAnswer) -> list[Block]:
-    return _finding_lines(answer.rows) or [text("no findings")]
-
-
-def _finding_lines(rows: Sequence[FindingLine]) -> list[Block]:
-    return [
+def _findings(answer: model.FindingsAnswer) -> list[Block]:
+    lines: list[Block] = [
         text(f"{MARK[row.severity]} {row.rule} {row.message}", look=f"level-{row.severity}", indent=(0, 2))
-        for row in rows
+        for row in answer.rows
     ]
+    return lines or [text("no findings")]
 
 
-def _finding(answer: FindingAnswer) -> list[Block]:
+def _finding(answer: model.FindingAnswer) -> list[Block]:
     if answer.rows:
         return [block for row in answer.rows for block in _full(row, words_of(answer))]
     check = answer.check
@@ -287,7 +259,7 @@ def _finding(answer: FindingAnswer) -> list[Block]:
     ]
 
 
-def _full(row: FullFinding, words: StepWords) -> list[Block]:
+def _full(row: model.FullFinding, words: StepWords) -> list[Block]:
     lines: list[Block] = [finding_block(Finding(**msgspec.structs.asdict(row)), words=words)]
     details = phrases(
         "cli", "show", "details", ranks=ranks_text(row.ranks), steps=first_steps_text(row.steps), cause=row.cause,
@@ -298,7 +270,7 @@ def _full(row: FullFinding, words: StepWords) -> list[Block]:
     return [*lines, text("; ".join(details), look="soft", indent=(4, 6))]
 
 
-def _hang(answer: HangAnswer) -> list[Block]:
+def _hang(answer: model.HangAnswer) -> list[Block]:
     if answer.sentence is None or answer.level is None:
         return [text(_text("no_hang"))]
     blocks: list[Block] = [text(f"{MARK[answer.level]} {answer.sentence}", look=f"level-{answer.level}", indent=(0, 2))]
@@ -316,7 +288,7 @@ def _hang(answer: HangAnswer) -> list[Block]:
     return [*blocks, *([table(columns, answer.rows)] if answer.rows else [])]
 
 
-def _events(answer: EventsAnswer) -> list[Block]:
+def _events(answer: model.EventsAnswer) -> list[Block]:
     begin = min((row.seen_ns for row in answer.rows), default=0)
     lines: list[Block] = [
         text(f"+{(row.seen_ns - begin) / 1e9:.0f} s  {row.message}", look="bold" if row.page else "", indent=(0, 2))
@@ -325,7 +297,7 @@ def _events(answer: EventsAnswer) -> list[Block]:
     return lines or [text(_text("no_events"))]
 
 
-def _checks(answer: ChecksAnswer) -> list[Block]:
+def _checks(answer: model.ChecksAnswer) -> list[Block]:
     return [
         text(
             f"{row.rule} {row.title}: {row.status.replace('_', ' ')}{f' ({row.reason})' if row.reason else ''}",
@@ -336,20 +308,11 @@ def _checks(answer: ChecksAnswer) -> list[Block]:
 
 
 _DESCRIBED: dict[type, Callable[[Any], list[Block]]] = {
-    SummaryAnswer: _summary,
-    FindingsAnswer: _findings,
-    FindingAnswer: _finding,
-    LedgerAnswer: ledger,
-    WhatIfAnswer: what_if,
-    RanksAnswer: ranks,
-    StepsAnswer: steps,
-    CollectivesAnswer: collectives,
-    KernelsAnswer: kernels,
-    RolesAnswer: roles,
-    HangAnswer: _hang,
-    EventsAnswer: _events,
-    ChecksAnswer: _checks,
-}
+    model.SummaryAnswer: _summary, model.FindingsAnswer: _findings, model.FindingAnswer: _finding,
+    model.LedgerAnswer: ledger, model.WhatIfAnswer: what_if, model.RanksAnswer: ranks, model.StepsAnswer: steps,
+    model.CollectivesAnswer: collectives, model.KernelsAnswer: kernels, model.RolesAnswer: roles,
+    model.HangAnswer: _hang, model.EventsAnswer: _events, model.ChecksAnswer: _checks,
+}  # fmt: skip
 
 
 def main(args: argparse.Namespace) -> int:
@@ -362,12 +325,10 @@ def main(args: argparse.Namespace) -> int:
             print(printable(_text("reads", path=path)), file=sys.stderr)
 
     with ProgressLine(sys.stderr, enabled=not args.quiet) as progress:
-        live = asked.question == "events"
-        found = (
-            opened_live(args.path)
-            if live
-            else open_run(args.path, jobs=args.jobs, progress=progress, before_analysis=say)
-        )
+        if asked.question == "events":
+            found = opened_live(args.path)
+        else:
+            found = open_run(args.path, jobs=args.jobs, progress=progress, before_analysis=say)
     for problem in found.problems:
         print(printable(f"traceops show: {problem}"), file=sys.stderr)
     answered = answer(found, asked)

@@ -81,10 +81,8 @@ class Trainings(Struct):
         )
 
     def open(self, *, overwrite: bool, again: bool = False) -> None:
-        """Go on where this sweep ended, if it has begun; `again`: what failed is tried once more.
-
-        Raises UsageError where the folder holds another sweep.
-        """
+        """Go on where this sweep ended, if it has begun; `again`: what failed is tried once more. Raises UsageError
+        where the folder holds another sweep."""
         file = self.folder / TRIALS
         if (before := _read(file)) is not None and overwrite:
             for trial in before.trials:
@@ -92,10 +90,7 @@ class Trainings(Struct):
             before = None
         if before is not None:
             if (before.command, before.points) != (self.state.command, self.state.points):
-                raise UsageError(
-                    f"{short_path(self.folder)} holds another sweep; repeat its command to go on, choose another "
-                    "--name, or add --overwrite"
-                )
+                raise UsageError(_text("other_sweep", folder=short_path(self.folder)))
             self.trials = [trial for trial in before.trials if trial.status == "finished" or not again]
         self._save()
 
@@ -210,12 +205,9 @@ def sweep(args: argparse.Namespace, points: Sequence[Point], repeat: int | None,
 def prepare(args: argparse.Namespace, points: Sequence[Point]) -> Trainings:
     """What is to be trained, every combination checked. Raises UsageError naming the one that cannot work."""
     if args.against is not None:
-        raise UsageError("--against is for traceops run: a sweep and traceops scale train one code only")
+        raise UsageError(_text("one_code"))
     if args.nnodes > 1:
-        raise UsageError(
-            f"--nnodes {args.nnodes}: trainings in turn run on one machine only. On several, start each with "
-            "traceops run, then give the run folders to traceops analyze or scale"
-        )
+        raise UsageError(_text("one_machine", nodes=args.nnodes))
     script = args.script[1:] if args.script[:1] == ["--"] else list(args.script)
     _check_axes(points, script)
     name = args.name or ("sweep" if args.out is None else Path(args.out).name)
@@ -232,14 +224,11 @@ def prepare(args: argparse.Namespace, points: Sequence[Point]) -> Trainings:
 def _check_axes(points: Sequence[Point], script: Sequence[str]) -> None:
     """Raises UsageError for an option of a script where there is none, and for one of strategies beside a script."""
     if not script and any(axis.of_script for axis, _ in points[0].settings):
-        raise UsageError("--vary-arg is for the options of a script; give the script after --")
+        raise UsageError(_text("no_script"))
     for axis, _ in points[0].settings:
         if script and not axis.of_script and axis.key.replace("-", "_") in TrainConfig.__dataclass_fields__:
             values = dict.fromkeys(value for point in points for one, value in point.settings if one is axis)
-            raise UsageError(
-                f"--vary {axis.key} is for built-in strategies; for an option of the script: traceops sweep "
-                f"--vary-arg {axis.key}={','.join(values)} -- {shlex.join(script)}"
-            )
+            raise UsageError(_text("built_in", key=axis.key, values=",".join(values), script=shlex.join(script)))
 
 
 _NOT_SHARED = frozenset(
@@ -317,5 +306,5 @@ def seconds_of(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise UsageError(f"--budget {text}: give a time above 0, for example 20m, 1h or 90s")
+        raise UsageError(_text("budget", text=text))
     return seconds

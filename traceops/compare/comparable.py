@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -257,19 +257,17 @@ def _machines(base: Captures, head: Captures) -> list[str]:
     """GPUs of one name that are not set alike."""
     found = []
     for what, unit, key in (("power limit", "W", "limit_w"), ("highest clock", "MHz", "most_mhz")):
-        sides = [
-            sorted({round(value) for one in side for row in _machine(one) if (value := getattr(row, key))})
-            for side in (base, head)
-        ]
+        rows = (_machines_of(base), _machines_of(head))
+        sides = [sorted({round(value) for row in side if (value := getattr(row, key))}) for side in rows]
         if all(sides) and sides[0] != sides[1]:
             was, now = (" and ".join(map(str, side)) for side in sides)
             found.append(say("gpus_set_otherwise", what=what, base=was, head=now, unit=unit))
     return found
 
 
-def _machine(capture: ComparedCapture) -> Sequence[MachineRow]:
-    rows = capture.report.whole_run
-    return rows.machine if isinstance(rows, WholeRunRows) else ()
+def _machines_of(side: Captures) -> list[MachineRow]:
+    runs = (capture.report.whole_run for capture in side)
+    return [row for run in runs if isinstance(run, WholeRunRows) for row in run.machine]
 
 
 def damaged(base: Captures, head: Captures) -> list[str]:

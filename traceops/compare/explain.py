@@ -216,26 +216,40 @@ _OWN_BUCKET = {"input": "idle_input", "host": "idle_host", "gpu_compute": "compu
 
 def straggler_explanation(case: _Case) -> Explanation | None:
     """Ranks that make the others wait on one side only, or on both and longer on one; None without."""
-    before, now = _stragglers(case.base), _stragglers(case.head)
-    new = [finding for key, finding in now.items() if key not in before]
-    gone = [finding for key, finding in before.items() if key not in now]
+    new, gone, both = _late_ranks(case)
     waiting = case.left.get("comm_wait", 0.0)
     found = new if new and (waiting > 0 or not gone) else gone
     if not found and case.is_worth(waiting):
-        found = [finding for key, finding in now.items() if key in before]  # the same ranks, more or less
-    causes = {finding.cause or "unknown" for finding in found}
-    buckets = ("comm_wait", *sorted(_OWN_BUCKET[cause] for cause in causes if cause in _OWN_BUCKET))
+        found = both  # the same ranks, more or less
+    causes = {finding.cause for finding in found}
+    buckets = ("comm_wait", *sorted(_OWN_BUCKET[cause] for cause in _OWN_BUCKET.keys() & causes))
     ms = sum(case.left.get(bucket, 0.0) for bucket in buckets)
     if not found or not case.is_worth(ms) or (found == new and ms < 0) or (found == gone and ms > 0):
         return None
     kernels = moved_kernels(case.changes, ms) if "gpu_compute" in causes else []
-    key = "late_now" if found == new else "late_no_longer" if found == gone else "later" if ms > 0 else "less_late"
-    makes = "make" if len(found) > 1 or len(found[0].ranks) > 1 else "makes"
-    text = say(key, who=joined([_who_and_why(finding) for finding in found]), makes=makes, more=ms_change_text(ms))
-    text += f"; {joined([_who_and_why(one) for one in gone])} no longer" if gone and found == new else ""
-    text += f". Over all ranks: {joined([kernel_text(c) for c in kernels[:_FEW]])}" if kernels else ""
+    key = "late_now" if found == new else "late_no_longer" if found == gone else "both"
+    text = _late_text(key, found, gone if found == new else [], ms, kernels)
     evidence = tuple(Evidence(one.fact, one.value, one.unit, subject=one.subject) for one in found[0].evidence[:_FEW])
     return Explanation("straggler", text, ms, buckets, evidence, tuple(kernels))
+
+
+def _late_ranks(case: _Case) -> tuple[list[Finding], list[Finding], list[Finding]]:
+    """Stragglers of head alone, of base alone, and of both as head has them."""
+    before, now = _stragglers(case.base), _stragglers(case.head)
+    new = [finding for key, finding in now.items() if key not in before]
+    gone = [finding for key, finding in before.items() if key not in now]
+    return new, gone, [finding for key, finding in now.items() if key in before]
+
+
+def _late_text(
+    key: str, found: Sequence[Finding], gone: Sequence[Finding], ms: float, kernels: Sequence[Change]
+) -> str:
+    """key: `both` where both sides have these ranks. gone: those that no longer make the others wait."""
+    makes = "make" if len(found) > 1 or len(found[0].ranks) > 1 else "makes"
+    key = ("later" if ms > 0 else "less_late") if key == "both" else key
+    text = say(key, who=joined([_who_and_why(finding) for finding in found]), makes=makes, more=ms_change_text(ms))
+    text += f"; {joined([_who_and_why(one) for one in gone])} no longer" if gone else ""
+    return text + (f". Over all ranks: {joined([kernel_text(c) for c in kernels[:_FEW]])}" if kernels else "")
 
 
 def _who_and_why(finding: Finding) -> str:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from traceops.compute.named import operator_of
-from traceops.core.arrays import FEW_ROWS, Int, alike
+from traceops.core.arrays import FEW_ROWS, Int, alike, grouped
 from traceops.traces.model import Events
 
 _SIZES = {
@@ -331,13 +331,12 @@ def _alike(columns: list[Int]) -> tuple[Int, Int]:
         least = int(column.min(initial=0))
         size = int(column.max(initial=0)) - least + 1
         if width * size > _WIDEST:  # numbers that long do not fit: those in use are numbered anew
-            key = np.unique(key, return_inverse=True)[1].reshape(-1)
+            key = grouped(key)[1]
             width = int(key.max(initial=0)) + 1
         key *= size
         key += column - least
         width *= size
-    _, first, which = np.unique(key, return_index=True, return_inverse=True)
-    return first, which.reshape(-1)
+    return grouped(key)
 
 
 def _around(launched: Launched) -> list[Int]:

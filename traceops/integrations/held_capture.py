@@ -24,17 +24,37 @@ from traceops.core.rank_files import RANKS_ENV, effective_batches, ranks_replace
 from traceops.words.catalogue import fill
 
 
-class HeldCapture:
-    """Opened with the training, closed with it; at the latest as Python ends, where the trainer says no goodbye.
+class _Held:
+    """A capture that is closed at the latest as Python ends, where the trainer says no goodbye."""
 
-    out, schedule, options: as for `traceops.capture`.
-    """
+    _capture: Capture | None = None
+
+    def _hold(self, entered: Capture) -> None:
+        self._capture = entered
+        atexit.register(self._leave)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the capture, because of `error` if there is one."""
+        held, self._capture = self._capture, None
+        if held is not None:
+            atexit.unregister(self._leave)
+            self._ends()
+            held.close(error)
+
+    def _ends(self) -> None:
+        """What is to be done just before the capture ends."""
+
+    def _leave(self) -> None:
+        self.close(getattr(sys, "last_value", None))
+
+
+class HeldCapture(_Held):
+    """Opened with the training, closed with it. out, schedule, options: as for `traceops.capture`."""
 
     def __init__(
         self, out: str | os.PathLike[str] | None, schedule: Schedule | None, options: Mapping[str, Any]
     ) -> None:
         self._out, self._schedule, self._options = out, schedule, dict(options)
-        self._capture: Capture | None = None
         self._times = 0
 
     def open(self, training: Mapping[str, Any]) -> None:
@@ -51,33 +71,20 @@ class HeldCapture:
             return
         out = self._out if self._out is None or self._times == 1 else f"{os.fspath(self._out)}-{self._times}"
         try:
-            self._enter(out, training)
+            held = capture(out, schedule=self._schedule, manifest=training, **self._options).__enter__()
         except UsageError as error:
             if self._times == 1:
                 raise
             say(fill("integrations", "refused", n=self._times, error=error))
-
-    def _enter(self, out: str | os.PathLike[str] | None, training: Mapping[str, Any]) -> None:
-        held = capture(out, schedule=self._schedule, manifest=training, **self._options)
-        self._capture = held.__enter__()
-        self._detections = Detections(self._capture.out if os.environ.get("RANK", "0") == "0" else None)
-        atexit.register(self._leave)
+            return
+        self._detections = Detections(held.out if os.environ.get("RANK", "0") == "0" else None)
+        self._hold(held)
 
     def step(self, samples: int | None = None) -> None:
         """A training step ended."""
         if self._capture is not None:
             self._capture.step(samples)
             self._detections.look()
-
-    def close(self, error: BaseException | None = None) -> None:
-        """End the capture, because of `error` if there is one."""
-        held, self._capture = self._capture, None
-        if held is not None:
-            atexit.unregister(self._leave)
-            held.close(error)
-
-    def _leave(self) -> None:
-        self.close(getattr(sys, "last_value", None))
 
 
 _EVERY_S = 2.0
@@ -175,12 +182,11 @@ def _say(line: str) -> None:
     print(f"traceops: {line}", file=sys.stderr, flush=True)
 
 
-class AutomaticCapture:
+class AutomaticCapture(_Held):
     """Open from `open` to `close`. Under ``traceops run`` it leaves the work to the capture that is there."""
 
     def __init__(self, settings: CaptureSettings) -> None:
         self._settings = from_environment(settings)
-        self._capture: Capture | None = None
 
     def open(self) -> None:
         """Begin; does nothing where a capture is open in this process."""
@@ -190,16 +196,8 @@ class AutomaticCapture:
         boundary = on_training_step(session.step, session.guard, session.skipped, self._settings.step_on)
         session.on_failure(boundary.remove)
         session.ends_of_steps = boundary.ends
-        self._capture, self._boundary = session, boundary
-        atexit.register(self._leave)
+        self._boundary = boundary
+        self._hold(session)
 
-    def close(self, error: BaseException | None = None) -> None:
-        """End it, because of `error` if there is one."""
-        held, self._capture = self._capture, None
-        if held is not None:
-            atexit.unregister(self._leave)
-            self._boundary.remove()
-            held.close(error)
-
-    def _leave(self) -> None:
-        self.close(getattr(sys, "last_value", None))
+    def _ends(self) -> None:
+        self._boundary.remove()

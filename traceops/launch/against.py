@@ -56,10 +56,7 @@ class Repository(Struct, frozen=True):
         return done.stdout if done.returncode == 0 else None
 
     def commit(self, ref: str) -> str:
-        """The commit that `ref` names.
-
-        Raises UsageError if there is none.
-        """
+        """The commit that `ref` names. Raises UsageError if there is none."""
         known = "rev-parse", "--verify", "--quiet"
         found = None if ref.startswith("-") else self.git(*known, f"{ref}^{{commit}}")
         if found:
@@ -119,11 +116,11 @@ def find_repository(folder: Path) -> Repository:
     try:
         done = run_git(folder, "rev-parse", "--show-toplevel")
     except FileNotFoundError:
-        raise UsageError("--against needs git to check out the other commit; install git") from None
+        raise UsageError(_text("no_git")) from None
     if done.returncode == 0:
         return Repository(Path(os.fsdecode(done.stdout.rstrip(b"\n"))).resolve())
-    said = done.stderr.decode(errors="replace").strip().removeprefix("fatal: ")
-    raise UsageError(f"--against compares with a commit of the repository that {folder} lies in: {said}")
+    why = done.stderr.decode(errors="replace").strip().removeprefix("fatal: ") or "git failed"
+    raise UsageError(_text("no_repository", folder=str(folder), why=why))
 
 
 def run_git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
@@ -171,8 +168,8 @@ def checked_out(repository: Repository, commit: str, tree: Path) -> Iterator[Non
         if received:
             signal.raise_signal(received[0])
         if done.returncode:
-            said = done.stderr.decode(errors="replace").strip()
-            raise UsageError(f"git cannot check out {short(commit)} into {tree}: {said}")
+            why = done.stderr.decode(errors="replace").strip() or "git failed"
+            raise UsageError(_text("not_checked_out", commit=short(commit), tree=str(tree), why=why))
         yield
     finally:
         with held_signals():
@@ -206,34 +203,23 @@ _INSTALLED = ("site-packages", "dist-packages")
 _SHOWN = 3
 
 
-def loaded_files(folder: Path) -> set[Path]:
-    """What the ranks of one training left in `folder`; see `traceops.capture.settings.IMPORTS_ENV`."""
-    return {Path(line) for file in folder.glob("*.txt") for line in file.read_text().splitlines()}
-
-
 def check_imports(base: BaseCommit, label: str, files: Iterable[Path]) -> list[str]:
     """Warnings about `files`, which the training `label` of the base loaded. Raises UsageError if code that differs
     between the sides came from the working tree or from an installed copy: both sides ran the same then."""
     outside = [file for file in files if not file.is_relative_to(base.folder)]
-    of_tree = {inside: file for file in outside if (inside := base.repository.inside(file)) is not None}
+    of_tree = {inside for file in outside if (inside := base.repository.inside(file)) is not None}
     copies = {inside: file for file in outside if (inside := _in_site_packages(file)) is not None}
     if not of_tree and not copies:
         return []
-    differing = base.repository.differing(base.commit)
-    if wrong := sorted(differing & set(of_tree)):
-        raise UsageError(
-            f"{label} imported {_some(wrong)} from the working tree, not from {base.named}: its code is the "
-            f"head's. Something puts {base.repository.root} on sys.path; use a path relative to the script"
-        )
-    ends = {end: file for file in differing for end in _ends(file, base.repository.root)}
-    if copied := sorted(inside for inside in copies if inside in ends):
-        raise UsageError(
-            f"{label} imported {_some(copied)} as installed in {_root(copies[copied[0]], copied[0])}, so both "
-            "sides ran the same; install the project with pip install -e, or put its source on PYTHONPATH"
-        )
-    if not (untracked := sorted(base.repository.untracked() & set(of_tree))):
-        return []
-    return [_text("untracked", label=label, files=_some(untracked))]
+    differing, root = base.repository.differing(base.commit), base.repository.root
+    if wrong := sorted(differing & of_tree):
+        raise UsageError(_text("code_of_head", label=label, files=_some(wrong), base=base.named, root=str(root)))
+    ends = {end for file in differing for end in _ends(file, root)}
+    if copied := sorted(copies.keys() & ends):
+        site_packages = copies[copied[0]].parents[len(copied[0].parts) - 1]
+        raise UsageError(_text("code_installed", label=label, files=_some(copied), root=str(site_packages)))
+    untracked = sorted(base.repository.untracked() & of_tree)
+    return [_text("untracked", label=label, files=_some(untracked))] if untracked else []
 
 
 def _in_site_packages(file: Path) -> Path | None:
@@ -251,10 +237,6 @@ def _ends(file: Path, root: Path) -> list[Path]:
         for folder in folders
         if not (root / folder / "__init__.py").exists() and (folder != file.parent or folder in (Path(), Path("src")))
     ]
-
-
-def _root(file: Path, inside: Path) -> Path:
-    return file.parents[len(inside.parts) - 1]
 
 
 def _some(paths: list[Path]) -> str:
@@ -286,10 +268,8 @@ class BaseCommit(Struct, frozen=True):
         return self.folder / "links"
 
     def place(self, path: Path) -> Path | None:
-        """Where `path` (absolute) lies in the worktree.
-
-        None for what is not the repository's: outside of it, or in it and ignored (a .venv, a build).
-        """
+        """Where `path` (absolute) lies in the worktree. None for what is not the repository's: outside of it, or in it
+        and ignored (a .venv, a build)."""
         inside = self.repository.inside(path)
         if inside is None or not (self.repository.in_commit(self.commit, inside) or self.repository.in_index(inside)):
             return None
@@ -305,22 +285,14 @@ def check(base: BaseCommit, trains: Sequence[str], environ: Mapping[str, str]) -
     """Raise UsageError if the commit lacks the working folder, or the script or module that is trained."""
     repository = base.repository
     if (where := repository.inside(base.cwd)) is None or not repository.in_commit(base.commit, where):
-        raise UsageError(f"--against {base.ref}: it has no folder {where}; start in a folder that both sides have")
-    if trains[0] == "-m":
-        _check_module(base, trains[1], environ)
+        raise UsageError(_text("no_folder", ref=base.ref, folder=str(where)))
+    if trains[0] != "-m":
+        script = repository.inside(base.cwd / trains[0])
+        if script is not None and not repository.in_commit(base.commit, script) and not repository.ignores(script):
+            raise UsageError(_text("no_script", ref=base.ref, script=str(script)))
         return
-    script = repository.inside(base.cwd / trains[0])
-    if script is not None and not repository.in_commit(base.commit, script) and not repository.ignores(script):
-        raise UsageError(
-            f"--against {base.ref}: it has no {script}; commit it there, or keep the script outside the "
-            "repository, so that both sides run the same"
-        )
-
-
-def _check_module(base: BaseCommit, module: str, environ: Mapping[str, str]) -> None:
-    """A module that the repository does not have either is an installed one, the same on both sides."""
-    repository = base.repository
-    first, *rest = module.split(".")
+    # A module that the repository does not have either is an installed one, the same on both sides.
+    first, *rest = trains[1].split(".")
     roots = [base.cwd, *_python_path(base.cwd, environ), *site_paths(environ)]
     stems = [root.joinpath(first, *rest) for root in roots if base.place(root) is not None]
     if (package := editable_packages().get(first)) is not None:
@@ -329,7 +301,7 @@ def _check_module(base: BaseCommit, module: str, environ: Mapping[str, str]) -> 
     own = [inside for file in files if (inside := repository.inside(file)) is not None]
     here = any((repository.root / path).exists() for path in own)
     if here and not repository.in_commit(base.commit, *own):
-        raise UsageError(f"--against {base.ref}: it has no module {module}; compare with a commit that has it")
+        raise UsageError(_text("no_module", ref=base.ref, module=trains[1]))
 
 
 def base_plan(plan: Plan, base: BaseCommit, environ: Mapping[str, str]) -> Plan:
@@ -397,9 +369,10 @@ def site_paths(environ: Mapping[str, str]) -> list[Path]:
 
 def argument_warnings(base: BaseCommit, trains: Sequence[str]) -> Iterator[str]:
     """What the script's arguments name that will not be on both sides as it looks."""
-    for value in _values(trains[2:] if trains[0] == "-m" else trains[1:]):
+    for word in trains[2 if trains[0] == "-m" else 1 :]:
+        value = word.partition("=")[2] if word.startswith("-") else word
         path = Path(value)
-        inside = base.repository.inside(base.cwd / path)
+        inside = None if value.startswith("-") else base.repository.inside(base.cwd / path)
         if value in _NOT_A_PATH or inside is None or not _exists(base.cwd / path):
             continue
         held = base.repository.in_commit(base.commit, inside)
@@ -407,13 +380,6 @@ def argument_warnings(base: BaseCommit, trains: Sequence[str]) -> Iterator[str]:
             yield _text("same_file", value=value)
         elif not path.is_absolute() and not held:
             yield _text("no_file", value=value, base=base.named)
-
-
-def _values(words: Iterable[str]) -> Iterator[str]:
-    for word in words:
-        value = word.partition("=")[2] if word.startswith("-") else word
-        if value and not value.startswith("-"):
-            yield value
 
 
 def _python_path(cwd: Path, environ: Mapping[str, str]) -> list[Path]:
@@ -489,12 +455,9 @@ def prepare(plan: Plan, ref: str, repeat: int, environ: Mapping[str, str]) -> Se
     """The series of `plan` against `ref`, with everything checked. Raises UsageError for what cannot work: several
     nodes, no git, no repository, no such commit, a script or a working folder that it does not have."""
     if plan.cluster.nnodes > 1:
-        raise UsageError(
-            "--against trains both sides in turn on one machine. On several nodes, start each training by "
-            "itself: --out profile/NAME/base_1 from a checkout of the base, then --out profile/NAME/head_1, …"
-        )
+        raise UsageError(_text("several_nodes"))
     if repeat < 1:
-        raise UsageError(f"--repeat {repeat}: must be a whole number, 1 or more")
+        raise UsageError(_text("repeat", repeat=repeat))
     cwd = Path.cwd()
     repository = find_repository(cwd)
     commit = repository.commit(ref)
@@ -502,7 +465,7 @@ def prepare(plan: Plan, ref: str, repeat: int, environ: Mapping[str, str]) -> Se
     base = BaseCommit(repository, ref, commit, cwd, folder)
     check(base, plan.trains, environ)
     if (head := git_state(cwd)) is None:
-        raise UsageError(f"--against {ref}: git does not say which commit {cwd} is on")
+        raise UsageError(_text("commit_unknown", ref=ref, folder=str(cwd)))
     return Series(plan, base, head, repeat)
 
 
@@ -527,7 +490,12 @@ def run_series(series: Series) -> int:
         _write_pairs(series, done)
         for number, label in enumerate(labels, start=1):
             screen.say(f"{number} of {len(labels)}: {label}, {series.named(label)}")
-            if code := _train(series, label):
+            plan = series.plan_of(label, os.environ)
+            if plan.checkout is not None:
+                imports = _imports(series, label)
+                imports.mkdir(parents=True)
+                plan = replace(plan, extra_env={**plan.extra_env, IMPORTS_ENV: str(imports)})
+            if code := launch(plan, advise=False):
                 screen.say(_text("stops", label=label, code_of=series.named(label), code=code))
                 screen.say(_text("complete", done=len(done), all=len(labels), out=where))
                 return code
@@ -536,7 +504,9 @@ def run_series(series: Series) -> int:
             if not any(rank.traces for rank in ranks):
                 why = next((rank.note for rank in ranks if rank.note), None)
                 raise UsageError(_text("nothing_recorded", label=label, why=why))
-            for warning in check_imports(series.base, label, loaded_files(_imports(series, label))):
+            listed = _imports(series, label).glob("*.txt")  # by the ranks: see IMPORTS_ENV
+            loaded = {Path(line) for file in listed for line in file.read_text().splitlines()}
+            for warning in check_imports(base, label, loaded):
                 screen.say(f"note: {warning}")
             done.append(label)
             _write_pairs(series, done)
@@ -544,15 +514,6 @@ def run_series(series: Series) -> int:
                 screen.say(_text("changed"))
     screen.say(f"next: traceops compare {where}")
     return 0
-
-
-def _train(series: Series, label: str) -> int:
-    plan = series.plan_of(label, os.environ)
-    if plan.checkout is not None:
-        imports = _imports(series, label)
-        imports.mkdir(parents=True)
-        plan = replace(plan, extra_env={**plan.extra_env, IMPORTS_ENV: str(imports)})
-    return launch(plan, advise=False)
 
 
 def _imports(series: Series, label: str) -> Path:

@@ -61,17 +61,12 @@ def step_lines(ranks: Sequence[RankManifest]) -> list[str]:
         ]
         for name in seldom:
             clauses.append(_text("seldom", another=name in ends, name=name, runs=one.steps_within[name], steps=steps))
-        lines.append("; ".join(clauses + _other_threads(ranks_alike)))
+        # What other threads of these ranks did, which is no step.
+        if beside := {rank.rank: number for rank in ranks_alike if (number := sum(rank.steps_beside.values()))}:
+            most, where = max(beside.values()), None if len(beside) == len(ranks_alike) else who(list(beside))
+            clauses.append(_text("other_threads", steps=most, alike=min(beside.values()) == most, where=where))
+        lines.append("; ".join(clauses))
     return lines
-
-
-def _other_threads(ranks: Sequence[RankManifest]) -> list[str]:
-    """What other threads of these ranks did, which is no step: a clause, or none."""
-    steps = {rank.rank: number for rank in ranks if (number := sum(rank.steps_beside.values()))}
-    if not steps:
-        return []
-    most, where = max(steps.values()), None if len(steps) == len(ranks) else who(list(steps))
-    return [_text("other_threads", steps=most, alike=min(steps.values()) == most, where=where)]
 
 
 def has_whole_steps(rank: RankManifest, out: Path) -> bool:
@@ -197,6 +192,16 @@ def _report_traces(screen: Screen, plan: Plan, run: EndedRun, advise: bool) -> N
     _report_next(screen, plan, run, advise, traced)
 
 
+def _report_next(screen: Screen, plan: Plan, run: EndedRun, advise: bool, traced: int) -> None:
+    """What to type next. traced: ranks with a whole step."""
+    if not traced and (shorter := would_fit(run.ranks)) is not None:
+        screen.say(_text("next_again", flags=shorter.flags))
+    if run.failure is not None and any(plan.evidence.glob("flight_recorder_*")):
+        screen.say(_text("next_diagnose_other", out=short_path(plan.out)))
+    elif advise and traced and not run.ended.hung and not run.ended.saved:
+        screen.say(_text("next_analyze", out=short_path(plan.out)))
+
+
 def same_samples(files: Sequence[Path]) -> bool:
     """Whether the ranks of these files got the same batches, which were not all one, in their first steps."""
     seen = set()
@@ -232,18 +237,8 @@ def _report_use(screen: Screen) -> None:
 
 def waits_for_disk_pct(pressure: Path = Path("/proc/pressure/io")) -> float | None:
     """Of the last minute, in which something on this machine waited for storage; None where Linux does not say."""
-    told = re.search(r"^some .*\bavg60=(\d+(?:\.\d+)?)", text(pressure) or "", re.MULTILINE)
-    return float(told[1]) if told else None
-
-
-def _report_next(screen: Screen, plan: Plan, run: EndedRun, advise: bool, traced: int) -> None:
-    """What to type next. traced: ranks with a whole step."""
-    if not traced and (shorter := would_fit(run.ranks)) is not None:
-        screen.say(_text("next_again", flags=shorter.flags))
-    if run.failure is not None and any(plan.evidence.glob("flight_recorder_*")):
-        screen.say(_text("next_diagnose_other", out=short_path(plan.out)))
-    elif advise and traced and not run.ended.hung and not run.ended.saved:
-        screen.say(_text("next_analyze", out=short_path(plan.out)))
+    found = re.search(r"^some .*\bavg60=(\d+(?:\.\d+)?)", text(pressure) or "", re.MULTILINE)
+    return float(found[1]) if found else None
 
 
 _LINES = 20

@@ -8,9 +8,9 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 from msgspec import Struct
 
@@ -49,8 +49,8 @@ class LineSource(Struct, frozen=True):
 
 class _Bar(Struct):
     text: bytes
-    told: bytes  # as it last stood in the log
-    told_s: float
+    logged: bytes  # as it last stood in the log
+    logged_s: float
 
 
 class Screen:
@@ -104,37 +104,29 @@ class Screen:
                 if now - self._drawn_s >= _REDRAW_S or not text:
                     self._clear()
                     self._draw()
-            elif bar is not None and text not in (b"", bar.told) and now - bar.told_s >= _BAR_EVERY_S:
-                bar.told, bar.told_s = text, now
+            elif bar is not None and text not in (b"", bar.logged) and now - bar.logged_s >= _BAR_EVERY_S:
+                bar.logged, bar.logged_s = text, now
                 self._clear()
                 self._lines(text + b"\n", source)
 
     def progress(self, line: str) -> None:
         """Show `line`: at once on a terminal, now and then in a log. Not while others write."""
         now = time.monotonic()
-        if not self._shows_progress or now - self._last < self._pause_s(now, line):
-            return
-        if not self._lock.acquire(blocking=False):
+        pause_s = _TERMINAL_EVERY_S
+        if not self._terminal:  # a log of days shall be read
+            by_length_s = min(max(_PLAIN_EVERY_S, _PLAIN_PART * (now - self._began)), _PLAIN_MOST_S)
+            pause_s = _PLAIN_MOST_S if line == self._progress else by_length_s
+        if not self._shows_progress or now - self._last < pause_s or not self._lock.acquire(blocking=False):
             return
         try:
-            self._last = now
+            self._last, self._progress = now, line
             self._clear()
             if self._terminal:
-                self._progress = line
                 self._draw()
             else:
-                self._progress = line
                 self._lines(f"traceops: {line}\n".encode(), _OURS)
         finally:
             self._lock.release()
-
-    def _pause_s(self, now: float, line: str) -> float:
-        """Seconds from one line of progress to the next; a log of days shall be read."""
-        if self._terminal:
-            return _TERMINAL_EVERY_S
-        if line == self._progress:
-            return _PLAIN_MOST_S
-        return min(max(_PLAIN_EVERY_S, _PLAIN_PART * (now - self._began)), _PLAIN_MOST_S)
 
     def say(self, text: str) -> None:
         """A line of traceops's own."""
@@ -229,6 +221,7 @@ def _same_file(one: TextIO, other: TextIO) -> bool:
 
 
 _text = Wording("launch", "chores")
+T = TypeVar("T")
 
 
 class Containment:
@@ -249,6 +242,12 @@ class Containment:
                 if what not in self.failed:
                     self.failed[what] = reason(error)
                     self._screen.say(_text("failed", chore=_text(what), why=self.failed[what]))
+
+    def made(self, what: str, make: Callable[[], T]) -> T | None:
+        """What `make` returns; None where it fails, which is reported."""
+        with self(what):
+            return make()
+        return None
 
 
 def reason(error: Exception) -> str:

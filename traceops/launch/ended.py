@@ -102,20 +102,15 @@ def how_it_ended(
     failure = first_failure(ranks, reported) if own_end else None
     code = exit_code(ended, failure)
     if ended.signal is not None and not ended.hung:
-        code = _own_code(plan, ended, known, code)
+        if plan.launcher == "none":
+            code = ended.returncode
+        elif plan.cluster.world_size == len(known) == 1 and (own := known[0].exit_code) is not None:
+            code = own  # the only rank may have saved its work and ended by itself
     if failure is not None and (leaver := left_early(ranks, ended.gone, failure, reported)) is not None:
         failure, echo = leaver, failure
         screen.say(_text("failed_after", rank=echo.rank, code=code, gone=leaver.rank))
         ranks = with_exit_codes(ranks, {leaver.rank: 0}, default=None)
     return EndedRun(ended, early, code, ranks, failure)
-
-
-def _own_code(plan: Plan, ended: TorchrunResult, ranks: Sequence[RankManifest], otherwise: int) -> int:
-    """After a signal: that of the command, or of the only rank, which may have saved its work and ended by itself."""
-    if plan.launcher == "none":
-        return ended.returncode
-    [code] = [rank.exit_code for rank in ranks] if plan.cluster.world_size == len(ranks) == 1 else [None]
-    return otherwise if code is None else code
 
 
 def exit_code(ended: TorchrunResult, failure: Failure | None) -> int:

@@ -24,6 +24,7 @@ from traceops.capture.progress import Progress
 from traceops.capture.responder import DUMP, GROUPS, ask, read_pulse
 from traceops.core.claims import Wording
 from traceops.core.errors import InputError
+from traceops.core.files import write_whole
 from traceops.core.rank_text import who
 from traceops.hangs.evidence import Stall
 from traceops.launch.folder import STALLS
@@ -75,7 +76,7 @@ def dump_pipe_stem(progress: Path) -> Path:
 
 
 def torch_version() -> tuple[int, int]:
-    """Major and minor version of the installed torch, without loading it; (0, 0) where it does not tell."""
+    """Major and minor version of the installed torch, without loading it; (0, 0) where that is not known."""
     match = re.match(r"(\d+)\.(\d+)", metadata.version("torch"))
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
@@ -109,7 +110,7 @@ def collect(
     running = [record for record in alive if state(record.pid) not in ("T", "t")]  # the others cannot answer
     stacks = stacks_now(running, progress)
     for rank, text in stacks.items():
-        _write(evidence / f"stacks_{rank}.txt", text)
+        write_whole(evidence / f"stacks_{rank}.txt", text.encode())
     notes = [_text("no_stack", rank=record.rank) for record in alive if record.rank not in stacks]
     _dump_flight_recorders(evidence, progress, running, until - _LEFT_FOR_PROGRAMS_S)
     with ThreadPoolExecutor(max_workers=16) as pool:
@@ -151,11 +152,11 @@ def saved_evidence(evidence: Path) -> str:
 
 
 def _row(out: Path, record: Progress, stall: Stall) -> dict[str, Any]:
-    now = state(record.pid)
-    code = None
+    now, code = state(record.pid), None
     if now in ("gone", "Z"):
+        with suppress(InputError):  # of another rank, perhaps; reported when the run is merged
+            code = next((rank.exit_code for rank in read_ranks(out) if rank.pid == record.pid), None)
         # torchrun ends the others as soon as one fails; one that is gone while they go on was done.
-        code = _own_exit_code(out, record)
         code = 0 if code is None else code
     return {
         "rank": record.rank,
@@ -168,14 +169,6 @@ def _row(out: Path, record: Progress, stall: Stall) -> dict[str, Any]:
     }
 
 
-def _own_exit_code(out: Path, record: Progress) -> int | None:
-    try:
-        ranks = read_ranks(out)
-    except InputError:  # of another rank, perhaps; said when the run is merged
-        return None
-    return next((rank.exit_code for rank in ranks if rank.pid == record.pid), None)
-
-
 def _left(until: float, most_s: float) -> float:
     """How long a step may take that ends by `until`."""
     return max(min(most_s, until - time.monotonic()), 0.1)
@@ -185,16 +178,15 @@ def _dump_flight_recorders(evidence: Path, progress: Path, alive: Sequence[Progr
     """Ask torch itself first: its pipe works without the GIL, but only for NCCL."""
     piped = [record for record in alive if _asked_torch(progress, record.rank)]
     asked = [record for record in alive if ask(progress, record.rank, GROUPS if record in piped else DUMP)]
-    _wait_for(evidence, [r for r in asked if r not in piped and _has_groups(progress, r)], _left(until, _RESPONDER_S))
+    answering = []
+    for record in asked:
+        _, pulse = read_pulse(progress, record.rank)  # a rank without collectives has nothing to dump
+        if record not in piped and state(record.pid) != "T" and (not pulse or pulse["collectives"]):
+            answering.append(record)
+    _wait_for(evidence, answering, _left(until, _RESPONDER_S))
     missing = _wait_for(evidence, piped, _left(until, _PIPE_S))
     again = [record for record in missing if ask(progress, record.rank, DUMP)]
     _wait_for(evidence, again, _left(until, _RESPONDER_S))
-
-
-def _has_groups(progress: Path, record: Progress) -> bool:
-    """Whether the rank has anything to dump, as far as is known, and can."""
-    _, pulse = read_pulse(progress, record.rank)
-    return state(record.pid) != "T" and (not pulse or bool(pulse["collectives"]))
 
 
 def _asked_torch(progress: Path, rank: int) -> bool:
@@ -236,7 +228,7 @@ def _py_spy(evidence: Path, record: Progress, until: float) -> str | None:
     found = output([program, "dump", "--native", "--pid", str(record.pid)], _left(until, _PROGRAM_S))
     if found.problem is not None:
         return _text("no_py_spy", rank=record.rank, problem=found.problem)
-    _write(evidence / f"py-spy_{record.rank}.txt", found.text)
+    write_whole(evidence / f"py-spy_{record.rank}.txt", found.text.encode())
     return None
 
 
@@ -246,7 +238,7 @@ def _gpus(evidence: Path, until: float) -> str | None:
     found = output([program], _left(until, _PROGRAM_S))
     if found.problem is not None:
         return f"nvidia-smi: {found.problem}"
-    _write(evidence / f"nvidia-smi.{host()}.txt", found.text)
+    write_whole(evidence / f"nvidia-smi.{host()}.txt", found.text.encode())
     return None
 
 
@@ -255,10 +247,4 @@ def _kernel(evidence: Path, began_s: float, until: float) -> None:
     lines = output([program], _left(until, _PROGRAM_S)).text.splitlines() if program else []
     stamped = [(match, line) for line in lines if (match := _STAMP.match(line)) and _KERNEL.search(line)]
     if told := [line for match, line in stamped if float(match[1]) >= began_s]:
-        _write(evidence / f"kernel.{host()}.txt", "\n".join(told) + "\n")
-
-
-def _write(path: Path, text: str) -> None:
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text)
-    part.replace(path)
+        write_whole(evidence / f"kernel.{host()}.txt", ("\n".join(told) + "\n").encode())

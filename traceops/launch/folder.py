@@ -21,6 +21,7 @@ from traceops.core.errors import UsageError
 from traceops.core.run_lock import LOCK, held, in_use
 from traceops.core.settings_file import only, read_settings
 from traceops.launch.display import reason
+from traceops.words.catalogue import fill
 
 STALLS = "stalls"  # what ranks did that seemed to hang and went on
 _CAPTURE = re.compile(r"(base|head)_\d+")  # of a series, see against.py
@@ -138,9 +139,7 @@ def writable(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise NotWritable(
-            f"{out} cannot be written ({reason(error)}); make room or get permission there, or choose another --out"
-        ) from error
+        raise NotWritable(fill("launch", "not_writable", "refused", out=out, why=reason(error))) from error
 
 
 @contextmanager
@@ -149,9 +148,8 @@ def progress_folder() -> Iterator[str]:
     try:
         folder = tempfile.TemporaryDirectory(prefix="traceops-", ignore_cleanup_errors=True)
     except OSError as error:
-        raise UsageError(
-            f"{tempfile.gettempdir()} cannot be written ({reason(error)}); make room there, or set TMPDIR"
-        ) from error
+        where = tempfile.gettempdir()
+        raise UsageError(fill("launch", "no_temporary", "refused", folder=where, why=reason(error))) from error
     with folder as path:
         yield path
 

@@ -73,15 +73,11 @@ class TerminalRows:
         drawn = end if end or last < 0 else len(data)  # up to the end of the last line with anything special
         if drawn:
             self._lines(data[:drawn], now, final)
-        if self._is_plain:
+        if len(self._rows) == 1 and not self._rows[0].drawn and not self._back:
             final.append(self._plain(data[drawn:]))
         else:
             self._lines(data[drawn:], now, final)
         return b"".join(final)
-
-    @property
-    def _is_plain(self) -> bool:
-        return len(self._rows) == 1 and not self._rows[0].drawn and not self._back
 
     def _lines(self, data: bytes, now: float, final: list[bytes]) -> None:
         for number, line in enumerate(data.split(b"\n")):
@@ -204,7 +200,7 @@ _POLL_S = 0.1
 _OPEN_PIPE_S = 2.0  # the ranks have ended, and somebody else has their pipe open
 _RANK_KNOWN_S = 30.0  # on several machines, the ranks say themselves which they are
 _KEPT_BYTES = 1 << 20
-# From the first of these lines on, torchrun tells of the failure at length; we do so in two lines.
+# From the first of these lines on, torchrun reports the failure at length; we do so in two lines.
 _FAILURE = re.compile(rb"torch/distributed/elastic/.*(Sending process|failed \(exitcode)|^Traceback ", re.M)
 
 RankOf = Callable[[int], int | None]
@@ -246,18 +242,14 @@ class Forwarder:
         screen: Screen,
         shown: Shown | None = None,
     ) -> None:
-        self._screen = screen
-        self._kept_open = pipes
-        self._logs = logs
-        self._rank_of = rank_of
+        self._screen, self._kept_open, self._logs, self._rank_of = screen, pipes, logs, rank_of
         self._shown = shown or ALL_SHOWN
         self._quiet: set[Path] = set()  # files of ranks that are not shown
         self._own = _Own(muting=logs is not None)
+        stdout, stderr = (pipe.fileno() for pipe in pipes)
         self._pipes = {
-            pipe.fileno(): _Stream(
-                pipe.fileno(), LineSource(error=error), screen, self._own if error else None, chatters=error
-            )
-            for pipe, error in zip(pipes, (False, True), strict=True)
+            stdout: _Stream(stdout, LineSource(), screen, None, chatters=False),
+            stderr: _Stream(stderr, LineSource(error=True), screen, self._own, chatters=True),
         }
         self._files: dict[Path, _Stream] = {}
         self._found: dict[Path, float] = {}  # files of ranks that are not known yet, and since when
@@ -269,15 +261,15 @@ class Forwarder:
 
     @property
     def has_failure(self) -> bool:
-        """Whether torchrun has begun to tell of a failure."""
+        """Whether torchrun has begun to report a failure."""
         return self._own.muted
 
     def mute(self) -> None:
-        """Show nothing more of what torchrun says itself."""
+        """Show nothing more of what torchrun prints itself."""
         self._own.muted = True
 
     def own_words(self) -> str:
-        """What torchrun said itself, or the end of it."""
+        """What torchrun printed itself, or the end of it."""
         return self._own.text()
 
     def finish(self, patience_s: float, hurry: Callable[[], bool]) -> None:
@@ -291,13 +283,10 @@ class Forwarder:
 
     def _run(self) -> None:
         try:
-            self._forward()
-        except Exception as error:  # a mistake of ours: nobody waits for us to read
+            return self._forward()
+        except Exception as error:  # a mistake of ours
             self._screen.say(_text("not_shown", kind_of_error=type(error).__name__, error=error))
-            self._discard()
-
-    def _discard(self) -> None:
-        """Read the pipes, or torchrun would wait for ever to write to them."""
+        # Read the pipes all the same, or torchrun would wait for ever to write to them.
         while self._pipes and not self._given_up.is_set():
             ready, _, _ = select.select(list(self._pipes), [], [], _POLL_S)
             for descriptor in ready:
@@ -383,12 +372,8 @@ class _Stream:
     def __init__(
         self, descriptor: int, source: LineSource, screen: Screen, own: _Own | None, *, chatters: bool
     ) -> None:
-        self._chatters = chatters
-        self._descriptor = descriptor
-        self._source = source
-        self._screen = screen
-        self._own = own
-        self._live = screen.live(source)
+        self._descriptor, self._source, self._screen, self._own = descriptor, source, screen, own
+        self._chatters, self._live = chatters, screen.live(source)
         self._rows = TerminalRows()
         self._bar = b""
 

@@ -41,14 +41,15 @@ Look = Callable[[Sequence[Progress], Path], Mapping[int, ProcessSample]]
 
 
 class Watch:
-    """Told of the ranks' records again and again, says when they hang.
+    """Sees the ranks' records again and again, and says when they hang.
 
     A training hangs if no rank on this machine has finished a step for the limit, and nothing has moved in
     the last part of it. What moves is a slow step: it may take ten times as long, or longer while
     collectives are called or where the capture has ended before the training, so that steps go unseen.
 
-    folder: of the records. say: tells the user. all_still: told whether the ranks are still here, says
-    whether they are on all machines. look: how to see the ranks.
+    folder: of the records. say: shows the user a line. all_still: gets whether the ranks are still here, returns
+    whether they are on all machines. look: how to see the ranks. since: when a step was finished last, by the monotonic
+    clock.
     """
 
     def __init__(
@@ -59,24 +60,17 @@ class Watch:
         all_still: Callable[[bool], bool] = bool,
         look: Look = look,
     ) -> None:
-        self._limits = limits
-        self._all_still = all_still
-        self._say = say
+        self._limits, self._say, self._all_still = limits, say, all_still
         self._stillness = _Stillness(folder, look)
-        self._since = time.monotonic()  # when a step was finished last
+        self.since = time.monotonic()
         self._records: dict[int, Progress] = {}
         self._step_s: deque[float] = deque(maxlen=_MOST_STEPS)
         self._reported = False
 
-    @property
-    def since(self) -> float:
-        """When a step was finished last, by the monotonic clock."""
-        return self._since
-
     def observe(self, records: Sequence[Progress], now: float) -> Stall | None:
         """The stall, if there is one by now; `now` is of the monotonic clock."""
         if self._advanced(records):
-            self._since, self._reported = now, False
+            self.since, self._reported = now, False
             self._stillness.reset()
             self._all_still(False)
             return None
@@ -87,7 +81,7 @@ class Watch:
             return None
         if not limit:
             return None
-        stalled, quiet = now - self._since, min(limit / 2, _LONGEST_QUIET_S)
+        stalled, quiet = now - self.since, min(limit / 2, _LONGEST_QUIET_S)
         if stalled < limit - quiet:
             return None
         seen = self._stillness
@@ -109,7 +103,7 @@ class Watch:
 
     def suspect(self, records: Sequence[Progress], now: float) -> Stall | None:
         """What looks like a stall to somebody who ends the job: no step for three medians, or none at all."""
-        stalled = now - self._since
+        stalled = now - self.since
         limit = _UNKNOWN_SUSPECT_S
         if self._step_s:
             known = max(_LEAST_SUSPECT_S, _SUSPECT_STEPS * statistics.median(self._step_s))
@@ -127,10 +121,8 @@ class Watch:
                 taken = (record.time_ns - before.time_ns) / 1e9
                 steps = record.step - before.step  # each counts: one that starts the profiler is one of many
                 self._step_s.extend([taken / steps] * min(steps, _MOST_STEPS))
-            if before is None or (before.pid, before.step, before.phase) != (
-                record.pid, record.step, record.phase,
-            ):  # fmt: skip
-                advanced = True
+            now = record.pid, record.step, record.phase
+            advanced = advanced or before is None or (before.pid, before.step, before.phase) != now
             self._records[record.rank] = record
         return advanced
 
@@ -157,8 +149,7 @@ class _Stillness:
     since: when something moved last, and `what`. collectives: when collectives were called last."""
 
     def __init__(self, folder: Path, look: Look) -> None:
-        self._folder = folder
-        self._look = look
+        self._folder, self._look = folder, look
         self.reset()
 
     def reset(self) -> None:
@@ -213,13 +204,12 @@ class NodeStatus:
     shared by the machines. Where it is not, no machine ever learns that all of them are still."""
 
     def __init__(self, folder: Path, nnodes: int) -> None:
-        self._folder = folder
-        self._nnodes = nnodes
+        self._folder, self._nnodes = folder, nnodes
         self._own = folder / f".still.{host()}.{os.getpid()}"
         self._still_here = False
 
     def all_still(self, here: bool) -> bool:
-        """Tell the others whether the ranks are still here; returns whether they are everywhere."""
+        """Show the others whether the ranks are still here; returns whether they are everywhere."""
         if self._nnodes > 1 and here != self._still_here:
             self._still_here = here
             if here:
@@ -253,10 +243,7 @@ class HangWatch:
         nnodes: int = 1,
         all_still: Callable[[bool], bool] | None = None,
     ) -> None:
-        self._limits = limits
-        self._out = out
-        self._progress = progress
-        self._screen = screen
+        self._limits, self._out, self._progress, self._screen = limits, out, progress, screen
         agree = NodeStatus(out / "evidence", nnodes).all_still if all_still is None else all_still
         self._watch = Watch(limits, progress, screen.say, agree)
         self._work: threading.Thread | None = None
@@ -274,38 +261,30 @@ class HangWatch:
         return self._limits.kills
 
     def observe(self, records: Sequence[Progress]) -> bool:
-        """Told of the ranks' records again and again, returns whether it is time to end the job."""
+        """Look at the ranks' records, again and again; returns whether it is time to end the job."""
         now = time.monotonic()
         if self._work is not None and self.kills:
             return not self._work.is_alive() or now > self._deadline
         if self.last_words is not None and any(steps_unseen(failure) for failure in self.last_words.heard()):
-            return False  # what does not move may well train: nobody can tell
-        stall = self._watch.observe(records, now)
-        if self._work is not None:
-            if not self._work.is_alive():
-                self._after(stall, now)
-        elif stall is not None:
-            self._begin(stall, records, now)
+            return False  # what does not move may well train: it cannot be seen
+        stall, say = self._watch.observe(records, now), self._screen.say
+        if self._work is None and stall is not None:
+            say(_text("begins", starts=stall.kind == "init", seconds=stall.stalled_s, goes_on=not self.kills))
+            self.stall, self._seen_s, self._say_again_s = stall, now, _AGAIN * stall.stalled_s
+            self._stalls += 1
+            if self._stalls <= _MOST_STALLS:
+                self.saved = True
+                # Not in the launcher's own thread, where Ctrl-C would have to wait for it.
+                self._start(self._respond, records, stall, _LONGEST_S)
+        elif self._work is not None and not self._work.is_alive():  # the ranks' state is saved: do they go on?
+            assert self.stall is not None
+            if self._watch.since > self._seen_s:
+                say(_text("over", seconds=self._watch.since - self._seen_s + self.stall.stalled_s))
+                self._keep_apart()
+            elif stall is not None and stall.stalled_s > self._say_again_s:
+                self._say_again_s = _AGAIN * stall.stalled_s
+                say(_text("lasts", seconds=stall.stalled_s))
         return False
-
-    def _begin(self, stall: Stall, records: Sequence[Progress], now: float) -> None:
-        self._screen.say(_text("begins", starts=stall.kind == "init", seconds=stall.stalled_s, goes_on=not self.kills))
-        self.stall, self._seen_s, self._say_again_s = stall, now, _AGAIN * stall.stalled_s
-        self._stalls += 1
-        if self._stalls <= _MOST_STALLS:
-            self.saved = True
-            # Not in the launcher's own thread, where Ctrl-C would have to wait for it.
-            self._start(self._respond, records, stall, _LONGEST_S)
-
-    def _after(self, stall: Stall | None, now: float) -> None:
-        """The ranks' state is saved, and the job goes on: do they?"""
-        assert self.stall is not None
-        if self._watch.since > self._seen_s:
-            self._screen.say(_text("over", seconds=self._watch.since - self._seen_s + self.stall.stalled_s))
-            self._keep_apart()
-        elif stall is not None and stall.stalled_s > self._say_again_s:
-            self._say_again_s = _AGAIN * stall.stalled_s
-            self._screen.say(_text("lasts", seconds=stall.stalled_s))
 
     def _keep_apart(self) -> None:
         """It was no hang: what was saved is none of the run's end."""
@@ -319,15 +298,13 @@ class HangWatch:
             self._screen.say(_text("apart", folder=short_path(kept)))
 
     def rank_failed(self, records: Sequence[Progress]) -> None:
-        """Told once torchrun ends the ranks because one failed: the others say what they wait in, if they can."""
+        """torchrun ends the ranks because one failed: have the others write what they wait in, if they can."""
         for record in records:
             ask(self._progress, record.rank, DUMP)
 
     def interrupted(self, records: Sequence[Progress]) -> bool:
-        """Told that the user ends the job; starts to save what ranks that seem to hang are doing, if they do.
-
-        Returns whether it saves. `saves` says when to end the job.
-        """
+        """The user ends the job: begin to save what ranks that seem to hang are doing, if they do; returns whether.
+        `saves` says when to end the job."""
         if self._work is not None:
             return False
         if (stall := self._watch.suspect(records, time.monotonic())) is None:

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from traceops.core.errors import UsageError
 from traceops.core.text import near_path
+from traceops.words.catalogue import fill
 
 
 @dataclass(frozen=True)
 class Started:
-    """What is to be started. trains: the script (or "-m", module) and its arguments. nproc: ranks, None to leave it
-    to the launcher. gpus: of this machine. nnodes: machines.
-    """
+    """What is to be started. trains: the script (or "-m", module) and its arguments. nproc: ranks, None to leave it to
+    the launcher. gpus: of this machine. nnodes: machines."""
 
     trains: tuple[str, ...]
     nproc: int | None
@@ -37,10 +37,7 @@ class Started:
 
 def _accelerate(what: Started) -> list[str]:
     if not what.gpus and what.ranks > 1:
-        raise UsageError(
-            "--launcher accelerate: on the CPU, accelerate launch always starts a single process. Let torchrun start "
-            f"the ranks: traceops run --nproc {what.ranks} -- {shlex.join(what.trains)}"
-        )
+        raise UsageError(fill("launch", "accelerate_cpu", "refused", ranks=what.ranks, trains=shlex.join(what.trains)))
     several = ["--multi_gpu"] if what.ranks > 1 else [] if what.gpus else ["--cpu"]
     options = ["--num_processes", str(what.ranks), "--num_machines", "1", "--mixed_precision", "no"]
     trains = ["--module", *what.trains[1:]] if what.is_module else list(what.trains)
@@ -54,9 +51,7 @@ def _deepspeed(what: Started) -> list[str]:
 
 def _lightning(what: Started) -> list[str]:
     if what.nproc is not None:
-        raise UsageError(
-            f"--nproc {what.nproc}: not with --launcher lightning, where Trainer(devices=…) decides; leave it out"
-        )
+        raise UsageError(fill("launch", "lightning_nproc", "refused", nproc=what.nproc))
     return [sys.executable, *what.trains]
 
 
@@ -86,10 +81,8 @@ def command_of(launcher: str, what: Started) -> list[str]:
         raise UsageError(f"--launcher {launcher}: give the script after --")
     command = list(what.trains) if what.trains[0] == launcher else _COMMANDS[launcher](what)
     if shutil.which(command[0]) is None:
-        raise UsageError(
-            f"--launcher {launcher}: there is no {command[0]} here; install it, or start the ranks with torchrun: "
-            f"traceops run --nproc {what.ranks} -- {shlex.join(what.trains)}"
-        )
+        how = {"ranks": what.ranks, "trains": shlex.join(what.trains)}
+        raise UsageError(fill("launch", "no_launcher", "refused", launcher=launcher, program=command[0], **how))
     return command
 
 
@@ -117,10 +110,7 @@ _DATA_PARALLEL = re.compile(r"^[^#\n]*?(?<!\w)(?:(?:torch\.)?nn\.)?DataParallel\
 def check_gpus(nproc: int, gpus: int) -> None:
     """Raise UsageError for more ranks than GPUs: NCCL refuses two ranks on one."""
     if 0 < gpus < nproc:
-        raise UsageError(
-            f"--nproc {nproc}: this machine has {gpus} GPU{'s' if gpus > 1 else ''} and each rank needs one; "
-            f"use --nproc {gpus}, or --device cpu for a training on the CPU"
-        )
+        raise UsageError(fill("launch", "one_gpu" if gpus == 1 else "few_gpus", "refused", nproc=nproc, gpus=gpus))
 
 
 _NOT_THERE = "{} does not exist; give the path of the script after --"
@@ -134,9 +124,7 @@ def check_script(trains: list[str]) -> None:
     elif trains[0].startswith("-"):
         raise UsageError(f"{trains[0]}: the script comes first after --, then its own options")
     elif not Path(trains[0]).exists() and shutil.which(trains[0]):
-        raise UsageError(
-            f"{trains[0]} is a program, not a script; let it start the ranks: traceops run -- {shlex.join(trains)}"
-        )
+        raise UsageError(fill("launch", "program", "refused", program=trains[0], trains=shlex.join(trains)))
     elif not Path(trains[0]).exists():
         near = near_path(trains[0], run=False)
         raise UsageError(f"{trains[0]} does not exist{near}" if near else _NOT_THERE.format(trains[0]))

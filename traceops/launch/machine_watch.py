@@ -17,20 +17,8 @@ from traceops.core.files import write_whole
 from traceops.core.rank_files import machine_file
 from traceops.core.redaction import redact_text
 from traceops.fabric.reference import references_here
+from traceops.machine import usage
 from traceops.machine.files import output
-from traceops.machine.usage import (
-    Nvml,
-    Stat,
-    all_processes,
-    bytes_read,
-    cores_ms,
-    descendants,
-    network_bytes,
-    process_time,
-    quota_ms,
-    started_with,
-    storage_of,
-)
 
 _OTHERS_EVERY = 10  # looks; at each look while a rank waits for a core
 _EACH = 30  # looks that all ask what was read
@@ -47,20 +35,23 @@ class MachineWatch:
     folder of the ranks' records. gpus: whether the ranks run on them."""
 
     def __init__(
-        self, out: Path, progress: Path, *, gpus: bool, nvml: Callable[[], Nvml] = Nvml, every_s: float = 1.0
+        self,
+        out: Path,
+        progress: Path,
+        *,
+        gpus: bool,
+        nvml: Callable[[], usage.Nvml] = usage.Nvml,
+        every_s: float = 1.0,
     ) -> None:
         self._file = out / machine_file(host())
-        self._progress = progress
-        self._gpus = gpus
-        self._open = nvml
-        self._every_s = every_s
-        self._nvml: Nvml | None = None
+        self._progress, self._gpus, self._open, self._every_s = progress, gpus, nvml, every_s
+        self._nvml: usage.Nvml | None = None
         self._ended = threading.Event()
         self._looks = 0
         self._read: dict[int, dict[int, tuple[int, int]]] = {}  # by rank and process
         self._stored: set[int] = set()  # ranks whose storage is known
         self._waited: dict[int, tuple[int, float]] = {}
-        self._cpu: tuple[int, dict[int, Stat]] | None = None
+        self._cpu: tuple[int, dict[int, usage.Stat]] | None = None
         self._pressed = False
         self._thread = threading.Thread(target=self._run, name="traceops-machine", daemon=True)
 
@@ -98,10 +89,10 @@ class MachineWatch:
         ranks = read_progress(self._progress)
         lines = self._ranks(now_ms, ranks)
         if ranks:
-            stolen, wanted = cores_ms()
-            refused, used = quota_ms(ranks[0].pid)
+            stolen, wanted = usage.cores_ms()
+            refused, used = usage.quota_ms(ranks[0].pid)
             lines.append(["h", now_ms, *map(_rounded, (stolen, refused, wanted, used))])
-            if (moved := network_bytes()) is not None:
+            if (moved := usage.network_bytes()) is not None:
                 lines.append(["n", now_ms, *moved])
             if self._looks < _EACH or self._looks % _OTHERS_EVERY == 0:
                 lines += self._reading(now_ms, ranks)
@@ -114,7 +105,7 @@ class MachineWatch:
         lines: list[list[Any]] = []
         self._pressed = False
         for record in ranks:
-            if (used := process_time(record.pid)) is None:
+            if (used := usage.process_time(record.pid)) is None:
                 continue
             if used.wait_ms is not None:
                 then, waited = self._waited.get(record.pid, (now_ms, used.wait_ms))
@@ -131,35 +122,36 @@ class MachineWatch:
         lines: list[list[Any]] = []
         for record in ranks:
             seen = self._read.setdefault(record.rank, {})
-            seen |= bytes_read(record.pid)
+            seen |= usage.bytes_read(record.pid)
             if seen:
                 lines.append(["d", now_ms, record.rank, *map(sum, zip(*seen.values(), strict=True))])
             known = record.rank in self._stored or self._looks > _MOST_TRIES * _OTHERS_EVERY
-            if not known and self._looks % _OTHERS_EVERY in _TRIED and (found := storage_of(record.pid)) is not None:
+            if (
+                not known
+                and self._looks % _OTHERS_EVERY in _TRIED
+                and (found := usage.storage_of(record.pid)) is not None
+            ):
                 self._stored.add(record.rank)
                 lines.append(["m", record.rank, *found])
         return lines
 
     def _others(self, now_ms: int, ranks: Sequence[Progress]) -> list[list[Any]]:
-        """Processes that are not of this run and take a good part of a core.
-
-        Of the run are also another launcher's ranks on this machine.
-        """
-        now = all_processes()
+        """Processes that are not of this run and take a good part of a core. Of the run are also another launcher's
+        ranks on this machine."""
+        now = usage.all_processes()
         before, self._cpu = self._cpu, (now_ms, now)
         if before is None:
             return []
         then_ms, then = before
-        ours = descendants(now, os.getpid())
-        took = [
-            (100 * (stat.cpu_ms - then[pid].cpu_ms) / max(now_ms - then_ms, 1), pid, stat)
-            for pid, stat in now.items()
-            if pid in then and pid not in ours
-        ]
+        ours = usage.descendants(now, os.getpid())
         met = {_meeting(record.pid) for record in ranks} - {None}
-        busy = sorted(
-            (one for one in took if one[0] >= _MUCH_PCT and _meeting(one[1]) not in met), key=lambda one: -one[0]
-        )[:_MOST_OTHERS]
+        busy = []
+        for pid, stat in now.items():
+            if pid in then and pid not in ours:
+                pct = 100 * (stat.cpu_ms - then[pid].cpu_ms) / max(now_ms - then_ms, 1)
+                if pct >= _MUCH_PCT and _meeting(pid) not in met:
+                    busy.append((pct, pid, stat))
+        busy = sorted(busy, key=lambda one: -one[0])[:_MOST_OTHERS]
         return [["p", now_ms, pid, redact_text(stat.name), round(pct, 1), stat.core] for pct, pid, stat in busy]
 
     def _devices(self, now_ms: int) -> list[list[Any]]:
@@ -183,8 +175,8 @@ class MachineWatch:
 
 def _meeting(pid: int) -> tuple[str, ...] | None:
     """Where a rank, or a process that it started, meets the others of its run; None for what no launcher started."""
-    told = started_with(pid, _OF_A_RANK)
-    return told[:-1] if told else None
+    variables = usage.started_with(pid, _OF_A_RANK)
+    return variables[:-1] if variables else None
 
 
 def _rounded(value: float | None) -> float | None:
@@ -200,8 +192,7 @@ class FabricEvidence:
     the CPU leaves nothing, unless the doctor measured this machine."""
 
     def __init__(self, evidence: Path, *, gpus: bool) -> None:
-        self._evidence = evidence
-        self._gpus = gpus
+        self._evidence, self._gpus = evidence, gpus
         self._work = threading.Thread(target=self._collect, daemon=True)
         self._work.start()
 
@@ -212,27 +203,19 @@ class FabricEvidence:
     def _collect(self) -> None:
         name = host()
         try:
-            if (references := self._references(name)) is not None:
-                write_whole(self._evidence / f"reference.{name}.json", references)
-            if (topology := self._topology()) is not None:
-                write_whole(self._evidence / f"topo.{name}.txt", topology)
+            # Those of this machine for what the run uses, all its topologies: which it has now is for the reader.
+            contents = [
+                json.loads(Path(reference.source).read_bytes())
+                for reference in references_here()
+                if reference.host == name
+                and reference.source is not None
+                and any((row.backend == "gloo") != self._gpus for row in reference.measured)
+            ]
+            if contents:
+                document = json.dumps({"references": contents}, indent=1)
+                write_whole(self._evidence / f"reference.{name}.json", document.encode())
+            program = shutil.which("nvidia-smi") if self._gpus else None
+            if program is not None and (topology := output([program, "topo", "-m"], _PROGRAM_S).text):
+                write_whole(self._evidence / f"topo.{name}.txt", topology.encode())
         except Exception:  # a full disk, a folder that is gone: the run says so itself, if it matters to it
             return
-
-    def _references(self, name: str) -> bytes | None:
-        """Those of this machine for what the run uses, all its topologies: which it has now is for the reader."""
-        sources = [
-            reference.source
-            for reference in references_here()
-            if reference.host == name
-            and reference.source is not None
-            and any((row.backend == "gloo") != self._gpus for row in reference.measured)
-        ]
-        contents = [json.loads(Path(source).read_bytes()) for source in sources]
-        return json.dumps({"references": contents}, indent=1).encode() if contents else None
-
-    def _topology(self) -> bytes | None:
-        program = shutil.which("nvidia-smi") if self._gpus else None
-        if program is None:
-            return None
-        return output([program, "topo", "-m"], _PROGRAM_S).text.encode() or None

@@ -29,6 +29,7 @@ from traceops.core.errors import UsageError
 from traceops.core.files import write_whole
 from traceops.core.rank_files import RECORD, RECORDED, STEPS_FILE, split_log
 from traceops.core.run_lock import in_use
+from traceops.words.catalogue import fill
 
 _BEHIND = 40  # steps without a profiler, of which the later half says how long one takes
 _NEAR = 4  # steps before the window
@@ -141,10 +142,10 @@ def _rhythm(steps: Sequence[TimedStep], least_us: float, usual_us: float) -> Rhy
 def read_steps(path: Path) -> list[TimedStep]:
     """The steps that a rank has timed until now; none where the file is no such log. Raises OSError."""
     try:
-        told, records = split_log(path.read_bytes())
+        header, records = split_log(path.read_bytes())
     except ValueError:
         return []
-    if told.get("first") != 0:
+    if header.get("first") != 0:
         return []
     return [
         TimedStep(number, host_us, compile_us, bool(flags & RECORDED))
@@ -204,7 +205,7 @@ _text = Wording("launch", "window")
 
 
 class Request(Struct, frozen=True):
-    """How many steps to warm up and to record, and whether with memory; `id` tells one request from another."""
+    """How many steps to warm up and to record, and whether with memory; `id`: no other request has it."""
 
     id: str
     warmup: int = 2
@@ -214,7 +215,7 @@ class Request(Struct, frozen=True):
 
 class OnDemand:
     """A launcher's part: asks its ranks. That of rank 0's node chooses the step, the others do as it says. out: run
-    folder. progress: the folder of this node's heartbeats. say: tells the user."""
+    folder. progress: the folder of this node's heartbeats. say: shows the user a line."""
 
     def __init__(self, out: Path, progress: Path, say: Callable[[str], None]) -> None:
         self._out, self._progress, self._say = out, progress, say
@@ -239,13 +240,14 @@ class OnDemand:
         if self._before is not None:
             per_s = (step - self._before[1]) / (now - self._before[0])
         self._before = now, step
+        soon = step + max(_LEAST_AHEAD, math.ceil(per_s * _AHEAD_S))
         if all(record.rank for record in records):
             self._follow()
         elif (request := self._request()) is not None:
             self._second.close()
-            self._answer(request, step + _ahead(per_s))
+            self._answer(request, soon)
         elif (unlike := self._second.due(step)) is not None:
-            request, start = Request("second"), max(step + _ahead(per_s), self._free_from)
+            request, start = Request("second"), max(soon, self._free_from)
             if unlike.rhythm is not None:
                 start = unlike.rhythm.free_from(start, request.warmup + request.active)
             self._answer(request, start, unlike.why)
@@ -291,13 +293,9 @@ class OnDemand:
             return
         if inode != self._answered:
             self._answered = inode
-            told = json.loads(path.read_bytes())
-            told.pop("id", None)
-            ask(self._progress, LaterWindow(**told))
-
-
-def _ahead(per_s: float) -> int:
-    return max(_LEAST_AHEAD, math.ceil(per_s * _AHEAD_S))
+            answer = json.loads(path.read_bytes())
+            answer.pop("id", None)
+            ask(self._progress, LaterWindow(**answer))
 
 
 class Recorded(Struct, frozen=True):
@@ -311,15 +309,11 @@ class Recorded(Struct, frozen=True):
 def request_window(out: Path, request: Request) -> None:
     """Ask the launcher of the run in `out`. Raises UsageError where no run goes on there, or it cannot be asked."""
     if not in_use(out):
-        raise UsageError(
-            f"no run is active in {out}; give the folder of a run that is active, on a machine that sees that folder"
-        )
+        raise UsageError(fill("launch", "not_active", "refused", out=str(out)))
     try:
         write_whole(out / REQUEST, json.dumps(msgspec.to_builtins(request)).encode())
     except OSError as error:
-        raise UsageError(
-            f"{out} cannot be written ({error.strerror}); ask as the user that runs the training"
-        ) from error
+        raise UsageError(fill("launch", "not_asked", "refused", out=str(out), why=error.strerror)) from error
 
 
 def answer_to(out: Path, request: Request, wait_s: float = 10.0) -> LaterWindow:
@@ -327,19 +321,16 @@ def answer_to(out: Path, request: Request, wait_s: float = 10.0) -> LaterWindow:
     deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
         try:
-            told = json.loads((out / ANSWER).read_bytes())
-            if told.pop("id", None) == request.id:
-                return LaterWindow(**told)
+            answer = json.loads((out / ANSWER).read_bytes())
+            if answer.pop("id", None) == request.id:
+                return LaterWindow(**answer)
         except (OSError, ValueError, TypeError):
             pass
         if not in_use(out):
             raise UsageError(f"the run in {out} ended before the request reached it")
         time.sleep(0.1)
     (out / REQUEST).unlink(missing_ok=True)
-    raise UsageError(
-        f"the launcher of {out} did not answer within {wait_s:.0f} s: no rank has begun its first step, or rank 0 runs "
-        "on a machine that does not see this folder. Ask again on that machine"
-    )
+    raise UsageError(fill("launch", "no_answer", "refused", out=str(out), wait_s=wait_s))
 
 
 def recorded(out: Path, window: int) -> Recorded:

@@ -35,17 +35,19 @@ class Failure(Struct, frozen=True):
 def with_exit_codes(ranks: list[RankManifest], reported: dict[int, int], *, default: int | None) -> list[RankManifest]:
     """The manifests, completed for ranks that were gone before they could say how they ended. default: return code of
     those that torchrun does not report either; None if that cannot be known."""
-    return [_after_interrupt(_completed(rank, reported.get(rank.rank, default)), reported) for rank in ranks]
-
-
-def _after_interrupt(rank: RankManifest, reported: dict[int, int]) -> RankManifest:
-    """An uncaught Ctrl-C should end Python by SIGINT, which the rank wrote down. On a GPU it can end with 1 instead."""
-    code = reported.get(rank.rank, -1)
-    return replace(rank, exit_code=code) if rank.exit_code == 128 + signal.SIGINT and code >= 0 else rank
+    completed = []
+    for rank in ranks:
+        made, code = _completed(rank, reported.get(rank.rank, default)), reported.get(rank.rank, -1)
+        # An uncaught Ctrl-C should end Python by SIGINT, which the rank wrote down. On a GPU it can end with 1 instead.
+        interrupted = made.exit_code == 128 + signal.SIGINT and code >= 0
+        completed.append(replace(made, exit_code=code) if interrupted else made)
+    return completed
 
 
 def _completed(rank: RankManifest, code: int | None) -> RankManifest:
-    if code is None or (rank.exit_code is not None and not _died_at_its_end(rank, code)):
+    # One that said that it ended well may have been killed in what Python or a library does last.
+    killed_at_its_end = rank.exit_code == 0 and code is not None and code < 0 and code != -signal.SIGTERM
+    if code is None or (rank.exit_code is not None and not killed_at_its_end):
         return rank
     done = replace(rank, exit_code=shell_code(code))
     if rank.exit_code is None and rank.status != "running":
@@ -67,11 +69,6 @@ def gone_unseen(known: list[RankManifest], ranks: list[RankManifest], restarted:
     ]
 
 
-def _died_at_its_end(rank: RankManifest, code: int) -> bool:
-    """Whether it was killed when it had said that it ended well: in what Python or a library does last."""
-    return rank.exit_code == 0 and code < 0 and code != -signal.SIGTERM
-
-
 def first_failure(ranks: list[RankManifest], reported: dict[int, int]) -> Failure | None:
     """The first to fail, or None if nobody did. A rank that was killed comes before any that raised: it had no time to
     say so, and the others raise because it is gone. A rank that torchrun ended with SIGTERM is never the first, if
@@ -81,10 +78,12 @@ def first_failure(ranks: list[RankManifest], reported: dict[int, int]) -> Failur
         rank = killed[-1]
         return Failure(rank, shell_code(reported[rank]), f"{KILLED_BY}{signal_name(-reported[rank])}")
     raised = [rank for rank in ranks if (rank.status == "failed" or rank.error) and rank.exit_code not in (None, 0)]
-    root = next(reversed(reported), None)
-    ended = root is not None and reported[root] == -signal.SIGTERM
-    if root is not None and ended and (_echoes_only(raised, root) or _nobody_failed(raised, reported)):
-        return Failure(root, shell_code(reported[root]), f"{ENDED_BY}{signal_name(signal.SIGTERM)}")
+    root = next(reversed(reported), None)  # which torchrun saw end first
+    if root is not None and reported[root] == -signal.SIGTERM:
+        # All lost another, and torchrun had to end them, too; or a SIGTERM from elsewhere ended those that ended.
+        only_ended = all(code in (0, -signal.SIGTERM) for code in reported.values())
+        if _echoes_only(raised, root) if raised else only_ended:
+            return Failure(root, shell_code(reported[root]), f"{ENDED_BY}{signal_name(signal.SIGTERM)}")
     if raised:
         return _first_raised(raised)
     others = ((rank, code) for rank, code in reversed(reported.items()) if code not in (0, -signal.SIGTERM))
@@ -99,14 +98,9 @@ def _first_raised(raised: Sequence[RankManifest]) -> Failure:
     return Failure(first.rank, first.exit_code, first.error or f"exit code {first.exit_code}")
 
 
-def _nobody_failed(raised: Sequence[RankManifest], reported: Mapping[int, int]) -> bool:
-    """Whether SIGTERM, which nobody told us of, ended those that ended."""
-    return not raised and all(code in (0, -signal.SIGTERM) for code in reported.values())
-
-
 def _echoes_only(raised: Sequence[RankManifest], root: int) -> bool:
     """Whether all lost another, and torchrun had to end them, too; root: whom torchrun saw end first."""
-    return bool(raised) and all(
+    return all(
         rank.rank != root and rank.exit_code == 128 + signal.SIGTERM and is_peer_failure(rank.error or "")
         for rank in raised
     )

@@ -29,6 +29,7 @@ from traceops.launch.forward import ALL_SHOWN, RankOf, Shown
 from traceops.launch.launchers import HangTimeouts
 from traceops.train.config import TrainConfig
 from traceops.train.strategies import MESHES
+from traceops.words.catalogue import fill
 
 _text = Wording("launch", "fallback")
 # DistributedDataParallel works with one rank, where it has nothing to send.
@@ -76,15 +77,9 @@ def alone(config: TrainConfig, ranks: int) -> tuple[TrainConfig, Fallback]:
     Raises UsageError where profiler steps are micro-batches, and where ranks share a copy of the model.
     """
     if config.step_unit == "batch":
-        raise UsageError(
-            "--fallback single with --step-unit batch: a micro-batch would be another share of a step; "
-            "leave --step-unit out"
-        )
+        raise UsageError(fill("launch", "single_batch", "refused"))
     if config.strategy in MESHES:
-        raise UsageError(
-            f"--fallback single: the ranks of {config.strategy} share a model, which one rank cannot train in the same "
-            "way; use a data-parallel or sharded strategy"
-        )
+        raise UsageError(fill("launch", "single_mesh", "refused", strategy=config.strategy))
     changed = replace(config, strategy=STRATEGY, grad_accum=config.grad_accum * ranks, shard_group_size=None)
     return changed, Fallback(ranks, changed.grad_accum, STRATEGY, config.strategy, batch_size=config.batch_size)
 
@@ -126,10 +121,7 @@ def read_applied(path: str, extra_env: Mapping[str, str], *, fallback: str | Non
     no setting that works and the user does not ask for the fallback."""
     told = read_settings(path)
     if told.fallback is not None and fallback is None:
-        raise UsageError(
-            f"{path}: no multi-GPU setting worked; add --fallback single to train on one GPU with gradient "
-            f"accumulation times {told.fallback}, or leave --settings out to start the ranks anyway"
-        )
+        raise UsageError(fill("launch", "no_setting", "refused", path=path, ranks=told.fallback))
     applied = Applied(
         path,
         {name: value for name, value in told.set.items() if name not in extra_env},
@@ -172,15 +164,9 @@ class Cluster(Struct, frozen=True):
     def check(self) -> None:
         """Raise UsageError for settings with which the ranks could not meet."""
         if self.nproc < 1 or self.nnodes < 1:
-            raise UsageError(
-                f"--nproc {self.nproc} --nnodes {self.nnodes}: both must be 1 or more; "
-                "one rank: traceops run --nproc 1 -- train.py"
-            )
+            raise UsageError(fill("launch", "no_ranks", "refused", nproc=self.nproc, nnodes=self.nnodes))
         if self.nnodes > 1 and self.rdzv_endpoint is None and self.master_addr is None:
-            raise UsageError(
-                f"--nnodes {self.nnodes}: give all nodes the same meeting point: --rdzv-endpoint "
-                "HOST:PORT, or --master-addr HOST with --node-rank"
-            )
+            raise UsageError(fill("launch", "no_meeting", "refused", nnodes=self.nnodes))
         static = self.master_addr is not None and self.rdzv_endpoint is None
         if static and self.nnodes > 1 and self.node_rank is None:
             raise UsageError("--master-addr needs --node-rank on each node, 0 on the first")
@@ -260,10 +246,8 @@ class Plan(Struct, frozen=True):
 
     def command(self, *, pasted: bool = False) -> list[str]:
         """torchrun, which starts the capture's bootstrap on every rank, which runs the script; or the user's command.
-
         pasted: into a shell, so that torchrun has to keep and show the ranks' output. Under `traceops run` they print
-        into pipes of its own.
-        """
+        into pipes of its own."""
         if self.launcher == "none":
             python = self.trains[0] == "-m" or self.trains[0].endswith(".py")
             return [sys.executable, *self.trains] if python else list(self.trains)

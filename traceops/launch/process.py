@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
-from msgspec import Struct
+from msgspec import Struct, field
 
 from traceops.capture.progress import Progress, make_pipes, read_progress
 from traceops.capture.schedule import Phase
@@ -194,8 +194,10 @@ def run(
     process, control = _start(command, env, folder, guard, outputs)
     assert process.stdout is not None and process.stderr is not None
     output = Forwarder((process.stdout, process.stderr), logs, rank_of, screen, shown)
-    running = _Running(process, control, output, ProcessTree(process, env), progress, ranks, screen, contain, received)
-    running.hangs, running.on_demand, running.stop_at = hangs, on_demand, stop_at
+    running = _Running(
+        process, control, output, ProcessTree(process, env), progress, ranks, screen, contain, received,
+        hangs, on_demand, stop_at,
+    )  # fmt: skip
     running.until_it_ends(StepRate(ranks, node))
     heard = len(received)
     with contain("pass_output"):
@@ -210,124 +212,126 @@ def run(
     return TorchrunResult(
         process.wait(), received[0] if received and not hung else None, output.own_words(), hung, tuple(running.gone),
         saved=hangs is not None and hangs.saved,
-        completed=running.complete and running.is_stopped and not received and not hung,
+        completed=running.complete and running.stopping is not None and not received and not hung,
     )  # fmt: skip
 
 
-class _Running:
-    """The command while it runs: who is looked at again and again, and when it is to end. hangs, on_demand, stop_at: as
-    of `run`. gone, hung, complete: what was seen; `complete`: all that was asked for is captured."""
+class _Running(Struct):
+    """The command while it runs: what is looked at again and again, and when it is to end. process: the supervisor.
+    control: the pipe to it. gone, hung, complete: what was seen; `complete`: all that was asked for is captured. heard:
+    signals that came before we said what another Ctrl-C would do."""
 
-    def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        control: int,
-        output: Forwarder,
-        tree: ProcessTree,
-        progress: Path,
-        ranks: int | None,
-        screen: Screen,
-        contain: Containment,
-        received: Received,
-    ) -> None:
-        self._process, self._control, self._output, self._tree = process, control, output, tree
-        self._progress, self._ranks = progress, ranks
-        self._screen, self._contain, self._received = screen, contain, received
-        self.hangs: HangWatch | None = None
-        self.on_demand: OnDemand | None = None
-        self.stop_at: int | None = None
-        self.gone: list[int] = []
-        self.hung = self.complete = False
-        self._records: list[Progress] = []
-        self._failed = self._saving = False
-        self._stopping: _Stopping | None = None
-        self._heard = 0  # signals that came before we said what another Ctrl-C would do
-        self._looked = 0.0
+    process: subprocess.Popen[bytes]
+    control: int
+    output: Forwarder
+    tree: ProcessTree
+    progress: Path
+    ranks: int | None
+    screen: Screen
+    contain: Containment
+    received: Received
+    hangs: HangWatch | None
+    on_demand: OnDemand | None
+    stop_at: int | None
+    gone: list[int] = field(default_factory=list)
+    hung: bool = False
+    complete: bool = False
+    records: list[Progress] = field(default_factory=list)
+    failed: bool = False
+    saving: bool = False
+    stopping: _Stopping | None = None
+    heard: int = 0
+    looked: float = 0.0
 
     @property
-    def is_stopped(self) -> bool:
-        """Whether it was asked to end."""
-        return self._stopping is not None
-
-    @property
-    def _goes_on(self) -> bool:
-        return self._stopping is None and not self._saving
+    def goes_on(self) -> bool:
+        """Whether nobody has asked it to end."""
+        return self.stopping is None and not self.saving
 
     def until_it_ends(self, pace: StepRate) -> None:
         """Wait for the end of all its processes, however they end."""
-        contain, received = self._contain, self._received
-        while self._process.poll() is None:
+        contain, received = self.contain, self.received
+        while self.process.poll() is None:
             now = time.monotonic()
             with contain("watch_ranks"):
-                self._records = read_progress(self._progress)
-                if self._goes_on:
+                self.records = read_progress(self.progress)
+                if self.goes_on:
                     self._look(pace)
             with contain("ask_window"):
                 self._ask_for_windows()
             with contain("save_state"):
                 self._save_before_the_end()
-            saves = self.hangs is not None and len(received) == self._heard and self.hangs.saves()
-            self._saving = self._saving and saves
-            ending = self._goes_on and (self.hung or self.complete or bool(received))
-            if now - self._looked > _LOOK_EVERY_S or ending:
+            saves = self.hangs is not None and len(received) == self.heard and self.hangs.saves()
+            self.saving = self.saving and saves
+            ending = self.goes_on and (self.hung or self.complete or bool(received))
+            if now - self.looked > _LOOK_EVERY_S or ending:
                 with contain("find_processes"):
-                    self._tree.refresh()
-                self._looked = now
+                    self.tree.refresh()
+                self.looked = now
             if ending:
                 self._end(now)
-            if self._stopping is not None and (received.again(self._heard) or self._stopping.is_over(now)):
+            if self.stopping is not None and (received.again(self.heard) or self.stopping.is_over(now)):
                 break
             time.sleep(_POLL_S)
-        _kill(self._process, self._control)
-        if (
-            not sys.platform.startswith("linux") or (self._process.poll() or 0) < 0
-        ):  # else the supervisor has ended them
+        try:  # have the supervisor kill whatever is left, and wait for that
+            with suppress(OSError):  # it has ended
+                os.write(self.control, supervise.KILL)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(_KILLING_S)
+        finally:
+            os.close(self.control)
+        if not sys.platform.startswith("linux") or (self.process.poll() or 0) < 0:  # else it has ended them
             with contain("end_processes"):
-                self._tree.end()
-
-    def _look(self, pace: StepRate) -> None:
-        """Where the ranks are, which are gone, whether they hang, and whether all is captured."""
-        records, told = self._records, self._output.has_failure
-        ended = [record.rank for record in records if not is_alive(record)]
-        self._screen.progress(pace.line(records, len(records) - len(ended)))
-        if not told:
-            self.gone += [rank for rank in ended if rank not in self.gone]
-        if self.hangs is not None and (self.hangs.stall is not None or not told):
-            self.hung = self.hangs.observe(records) and not self._received
-        elif self.hangs is not None and not self._failed:
-            self._failed = True
-            self.hangs.rank_failed(records)
-        if self.stop_at is not None:  # one that writes a trace is not done
-            done = (one.step >= self.stop_at and one.phase in (Phase.DONE.value, "ended") for one in records)
-            self.complete = len(records) >= (self._ranks or 1) and all(done)
+                self.tree.end()
 
     def _ask_for_windows(self) -> None:
-        asked = bool(self._received.others) and self._received.pass_on(self._tree.command(), self._records)
-        if self.on_demand is not None and self._goes_on:
+        asked = bool(self.received.others) and self.received.pass_on(self.tree.command(), self.records)
+        if self.on_demand is not None and self.goes_on:
             if asked:
                 self.on_demand.signalled()
-            self.on_demand.look(self._records)
+            self.on_demand.look(self.records)
 
     def _save_before_the_end(self) -> None:
         """At the first Ctrl-C, of ranks that seem to hang."""
-        if self.hangs is not None and self._received == [signal.SIGINT] and self._goes_on and not self.hung:
-            self._saving, self._heard = self.hangs.interrupted(self._records), len(self._received)
+        if self.hangs is not None and self.received == [signal.SIGINT] and self.goes_on and not self.hung:
+            self.saving, self.heard = self.hangs.interrupted(self.records), len(self.received)
+
+    def _look(self, pace: StepRate) -> None:
+        """Where the ranks are, which are gone, whether they hang, and whether all is captured."""
+        records, reported = self.records, self.output.has_failure
+        ended = [record.rank for record in records if not is_alive(record)]
+        self.screen.progress(pace.line(records, len(records) - len(ended)))
+        if not reported:
+            self.gone += [rank for rank in ended if rank not in self.gone]
+        if self.hangs is not None and (self.hangs.stall is not None or not reported):
+            self.hung = self.hangs.observe(records) and not self.received
+        elif self.hangs is not None and not self.failed:
+            self.failed = True
+            self.hangs.rank_failed(records)
+        if self.stop_at is not None:  # one that writes a trace is not done
+            done = (one.step >= self.stop_at and one.phase in (Phase.DONE.value, "ended") for one in records)
+            self.complete = len(records) >= (self.ranks or 1) and all(done)
 
     def _end(self, now: float) -> None:
         """Ask the command to end, and say why."""
-        received, why = self._received, ""
+        received, why = self.received, ""
         if received:
             why = _text("stopping")
         elif self.complete:
-            why = _text("complete", step=self._records[0].step)
+            why = _text("complete", step=self.records[0].step)
         if why:
-            with self._contain("report"):
-                self._screen.say(why)
-        self._output.mute()
-        number = received.for_ranks(self._records) if received else signal.SIGTERM
-        _stop(self._process, self._control, number, whole_group=self._ranks is None)
-        self._stopping = _Stopping(self._process.pid, now, patient=not self.hung)
-        self._heard = self._heard or len(received)
+            with self.contain("report"):
+                self.screen.say(why)
+        self.output.mute()
+        number = received.for_ranks(self.records) if received else signal.SIGTERM
+        # The command is the user's own where its ranks are not known: Ctrl-C at a terminal is for all its processes.
+        if self.ranks is None and number == signal.SIGINT and from_terminal():
+            with suppress(OSError):
+                os.write(self.control, supervise.INTERRUPT)
+        else:
+            self.process.send_signal(number)
+        self.stopping = _Stopping(self.process.pid, now, patient=not self.hung)
+        self.heard = self.heard or len(received)
 
 
 def _outputs(
@@ -370,23 +374,11 @@ def _start(
     return process, ours
 
 
-def _kill(process: subprocess.Popen[bytes], control: int) -> None:
-    """Have the supervisor kill whatever is left, and wait for that."""
-    try:
-        with suppress(OSError):  # it has ended
-            os.write(control, supervise.KILL)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_KILLING_S)
-    finally:
-        os.close(control)
-
-
 class _Stopping:
     """How long a supervisor's processes have to end: `GRACE_S`, and longer while they work or write, if `patient`."""
 
     def __init__(self, supervisor: int, now: float, *, patient: bool) -> None:
-        self._supervisor = supervisor
-        self._patient = patient
+        self._supervisor, self._patient = supervisor, patient
         self._worked_s = self._looked_s = now
         self._spent = spent(supervisor)
 
@@ -399,13 +391,3 @@ class _Stopping:
             if worked or self._spent[0] - stored > _WORKS_BYTES_PER_S * elapsed:
                 self._worked_s = now
         return now - self._worked_s > GRACE_S
-
-
-def _stop(process: subprocess.Popen[bytes], control: int, number: int, *, whole_group: bool) -> None:
-    """Have the supervisor pass the signal on. whole_group: the command is the user's own, and Ctrl-C at a terminal is
-    for all of its processes."""
-    if whole_group and number == signal.SIGINT and from_terminal():
-        with suppress(OSError):
-            os.write(control, supervise.INTERRUPT)
-    else:
-        process.send_signal(number)

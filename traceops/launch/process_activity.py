@@ -192,10 +192,9 @@ def spent(pid: int) -> tuple[int, float, float]:
 def _wakeups(pid: int) -> int:
     """Voluntary context switches of the main thread; 0 where the system does not tell."""
     with suppress(OSError):
-        told = re.search(
-            r"^voluntary_ctxt_switches:\s*(\d+)$", Path(f"/proc/{pid}/task/{pid}/status").read_text(), re.M
-        )
-        return int(told[1]) if told else 0
+        status = Path(f"/proc/{pid}/task/{pid}/status").read_text()
+        if (found := re.search(r"^voluntary_ctxt_switches:\s*(\d+)$", status, re.M)) is not None:
+            return int(found[1])
     return 0
 
 

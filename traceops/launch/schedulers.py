@@ -18,6 +18,7 @@ from traceops.core.files import write_whole
 from traceops.doctor.nodes import count_told, find_identity, nodes_of_job
 from traceops.launch.gather.meeting import SECRET_ENV
 from traceops.launch.plan import Cluster
+from traceops.words.catalogue import fill
 
 _text = Wording("launch", "slurm")
 _IN_STEP = "SLURM_STEP_NUM_NODES"  # set by srun, not in the script of a batch job
@@ -31,23 +32,20 @@ def refuse_task_each(environ: Mapping[str, str], words: Sequence[str], *, nodes_
     tasks, nodes = (count_told(environ, name) for name in ("SLURM_STEP_NUM_TASKS", _IN_STEP))
     typed = shlex.join(words)
     if nodes_too and tasks > 1:
-        raise UsageError(
-            f"srun starts {tasks} of these commands, and each would be its own run. Start one, and let it call srun: "
-            f"traceops {typed}"
-        )
+        raise UsageError(fill("launch", "tasks", "refused", tasks=tasks, typed=typed))
     if tasks > nodes:
-        raise UsageError(
-            f"srun starts {tasks} tasks on {nodes} node{'s' if nodes > 1 else ''}, and each would be its own run. "
-            f"Start one on each node; it starts that node's ranks: srun --ntasks-per-node=1 traceops {typed}"
-        )
+        here = f"{nodes} node{'s' if nodes > 1 else ''}"
+        raise UsageError(fill("launch", "tasks_per_node", "refused", tasks=tasks, nodes=here, typed=typed))
 
 
 def in_slurm(cluster: Cluster, environ: Mapping[str, str]) -> Cluster:
     """The same on the nodes of the step that this process is a task of; as it is outside of one. Raises UsageError
     where Slurm does not say which nodes there are."""
-    if _IN_STEP not in environ:
-        return cluster
-    here = find_identity({name: value for name, value in environ.items() if name.startswith("SLURM_")})
+    return _placed(cluster, environ, "SLURM_") if _IN_STEP in environ else cluster
+
+
+def _placed(cluster: Cluster, environ: Mapping[str, str], prefix: str) -> Cluster:
+    here = find_identity({name: value for name, value in environ.items() if name.startswith(prefix)})
     if here is None or here.nodes == 1:
         return cluster
     return replace(cluster, nnodes=here.nodes, node_rank=here.node, master_addr=here.address, master_port=here.port)
@@ -80,10 +78,7 @@ def left_out(cluster: Cluster, environ: Mapping[str, str], words: Sequence[str])
 def in_pod(cluster: Cluster, environ: Mapping[str, str]) -> Cluster:
     """The same on the nodes that the variables of torchrun's options name (``PET_NNODES``…), if they do. Raises
     UsageError where they do not say where the nodes meet, and for an elastic job."""
-    here = find_identity({name: value for name, value in environ.items() if name.startswith("PET_")})
-    if here is None or here.nodes == 1:
-        return cluster
-    return replace(cluster, nnodes=here.nodes, node_rank=here.node, master_addr=here.address, master_port=here.port)
+    return _placed(cluster, environ, "PET_")
 
 
 def ranks_per_node(environ: Mapping[str, str]) -> int | None:
@@ -189,9 +184,7 @@ def write_script(job: BatchJob, words: Sequence[str]) -> Path:
 def submit(path: Path) -> str:
     """What sbatch answers. Raises UsageError where it is not here, or refuses."""
     if shutil.which("sbatch") is None:
-        raise UsageError(
-            f"there is no sbatch on this machine. {path} is written; submit it on a machine that has sbatch"
-        )
+        raise UsageError(fill("launch", "no_sbatch", "refused", path=path))
     done = subprocess.run(["sbatch", str(path)], capture_output=True, text=True)
     if done.returncode:
         raise UsageError(f"sbatch refused {path}: {done.stderr.strip() or done.stdout.strip()}")

@@ -128,11 +128,9 @@ def _run(plan: Plan, lock: RunLock, received: Received, free: Callable[[], None]
     with folder.progress_folder() as progress:
         # One node: we have looked at the folder and merge the manifests; several: each rank claims its own.
         capture: dict[str, Any] = {"progress": progress, "launched": plan.cluster.nnodes == 1}
-        hangs = None
-        gathering: Gathering | None = None
-        with contain("listen_nodes"):
-            if plan.gather:
-                gathering = Gathering(plan, screen, received)
+        hangs, gathering = None, None
+        if plan.gather:
+            gathering = contain.made("listen_nodes", lambda: Gathering(plan, screen, received))
         if plan.limits is not None:
             capture["evidence"] = str(plan.evidence)
             agree = None if gathering is None else gathering.all_still
@@ -141,9 +139,7 @@ def _run(plan: Plan, lock: RunLock, received: Received, free: Callable[[], None]
         env |= nccl_log_variables(env, plan.evidence)
         if hangs is not None:
             env |= hang_variables(env, plan.evidence, Path(progress))
-        words: LastWords | None = None
-        with contain("listen_ranks"):
-            words = LastWords(Path(progress))
+        words = contain.made("listen_ranks", lambda: LastWords(Path(progress)))
         if hangs is not None:
             hangs.last_words = words
         with folder.writable(plan.out):
@@ -153,17 +149,13 @@ def _run(plan: Plan, lock: RunLock, received: Received, free: Callable[[], None]
             if not (plan.beside or plan.quiet):
                 several = plan.cluster.nnodes if plan.cluster.nnodes > 1 else None
                 screen.say(_text("begins", ranks=_expected(plan), nodes=several, out=folder.short_path(plan.out)))
-        fabric: FabricEvidence | None = None
-        with contain("save_topology"):
-            fabric = FabricEvidence(plan.evidence, gpus=plan.gpus)
+        fabric = contain.made("save_topology", lambda: FabricEvidence(plan.evidence, gpus=plan.gpus))
         machine: MachineWatch | None = None
         with contain("watch_machine"):
             if plan.capture.get("observe", True):
                 machine = MachineWatch(plan.out, Path(progress), gpus=plan.gpus)
                 machine.start()
-        monitor: _Monitor | Relay | None = None
-        with contain("start_monitor"):
-            monitor = _begin_monitor(plan, screen, gathering)
+        monitor = contain.made("start_monitor", lambda: _begin_monitor(plan, screen, gathering))
         on_demand = OnDemand(plan.out, Path(progress), screen.say)
         ended = run(
             plan.command(), env, progress=Path(progress), ranks=_expected(plan), logs=plan.rank_logs,
@@ -247,13 +239,6 @@ def _record(launched: _Launched, run: EndedRun, last: list[Progress], free: Call
     return run.code
 
 
-def _is_here(plan: Plan, rank: RankManifest) -> bool:
-    """Whether a rank ran on this node; hosts may share a name, as containers do."""
-    if plan.cluster.nnodes > 1 and plan.cluster.node_rank is not None:
-        return rank.rank // plan.cluster.nproc == plan.cluster.node_rank
-    return rank.host == host()
-
-
 def _keep_logs(plan: Plan, ended: TorchrunResult, here: list[RankManifest]) -> None:
     if plan.rank_logs is None:
         return
@@ -262,3 +247,10 @@ def _keep_logs(plan: Plan, ended: TorchrunResult, here: list[RankManifest]) -> N
     if ended.torchrun_log.strip():
         (logs / f"torchrun.{host()}.log").write_text(ended.torchrun_log)
     folder.collect_logs(plan.out, plan.rank_logs, here, host())
+
+
+def _is_here(plan: Plan, rank: RankManifest) -> bool:
+    """Whether a rank ran on this node; hosts may share a name, as containers do."""
+    if plan.cluster.nnodes > 1 and plan.cluster.node_rank is not None:
+        return rank.rank // plan.cluster.nproc == plan.cluster.node_rank
+    return rank.host == host()

@@ -43,9 +43,7 @@ class Received(list[int]):
 
     def pass_on(self, command: int | None, ranks: Sequence[Progress]) -> bool:
         """Send the others to the command, or to the ranks, that have a handler; whether a window is asked for instead.
-
-        command: the process that a shell would have started.
-        """
+        command: the process that a shell would have started."""
         asks = False
         while self.others:
             number = self.others.pop(0)

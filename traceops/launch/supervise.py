@@ -159,11 +159,9 @@ class Tree:
         return alone
 
     def end(self, records: str | None = None) -> bool:
-        """Kill whatever is left, and whatever that still started; returns whether anything goes on.
-
-        That is what the program gave a session of its own, if it came to its end: it was to outlive it.
-        records: of the ranks, which torchrun gives sessions of their own, too.
-        """
+        """Kill whatever is left, and whatever that still started; returns whether anything goes on. That is what the
+        program gave a session of its own, if it came to its end: it was to outlive it. records: of the ranks, which
+        torchrun gives sessions of their own, too."""
         until = time.monotonic() + _KILLING_S
         well = self._status == 0 and not self._asked
         sessions = {os.getsid(0), *_ranks_in(records)}

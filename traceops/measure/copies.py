@@ -210,7 +210,7 @@ def measure_copies(events: Events, activity: Activity, steps: StepBounds, lane: 
     size = np.where(size >= 0, size, told)
     purpose = find_purposes(events, activity, steps, which, to_device, size)
     calls, ops = activity.launch[which], activity.host.nesting
-    inner = _around(ops.innermost_around, calls)
+    inner = activity.host.operator_around.take(calls)
     outer = _around(ops.outermost_around, calls)
     noted = find_nesting(events, activity.host.annotations)
     region = _around(noted.innermost_around, calls)
@@ -366,7 +366,7 @@ def _waits(events: Events, activity: Activity, inner: Int) -> tuple[tuple[Int, I
     """The blocking calls (rows, and their operator's position) in the operators at `inner`, and when they wait. They
     wait in the copies themselves where those are to pageable memory."""
     rows = activity.host.waiting
-    around = _around(activity.host.nesting.innermost_around, rows)
+    around = activity.host.operator_around.take(rows)
     own = is_in(around, inner[inner >= 0])
     rows, around = rows[own], around[own]
     behind = is_in(rows, activity.host.blocking)

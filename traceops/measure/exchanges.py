@@ -172,17 +172,10 @@ def _together(calls: Sequence[CommArgs]) -> CommArgs | None:
     """Several calls of one operation in one group as a call of all their elements; None where they are not alike."""
     if not calls or len({(own.op, own.dtype, own.group_name, own.group_ranks) for own in calls}) > 1:
         return None
-    sizes = [[n for own in calls if (n := side(own)) is not None] for side in (_in, _out)]
+    sides = ("elements_in", "elements_out")
+    sizes = [[n for own in calls if (n := getattr(own, side)) is not None] for side in sides]
     into, out = (sum(own) if len(own) == len(calls) else None for own in sizes)
     return replace(calls[0], elements_in=into, elements_out=out)
-
-
-def _in(args: CommArgs) -> int | None:
-    return args.elements_in
-
-
-def _out(args: CommArgs) -> int | None:
-    return args.elements_out
 
 
 def _of_note(name: str) -> CommArgs | None:

@@ -187,11 +187,7 @@ def _of_kernels(
     spent = events.dur[activity.row[kernels]].astype(float)
     if not len(kernels) or not spent.sum():
         return None, 0.0
-    launch = activity.launch[kernels]
-    around = np.full(len(kernels), -1, dtype=np.int64)
-    if len(launched := (launch >= 0).nonzero()[0]):
-        around[launched] = activity.host.nesting.innermost_around(launch[launched])
-    told = np.concatenate((products, [False]))[around]
+    told = np.append(products, False)[activity.host.operator_around.take(activity.launch[kernels])]
     name = events.name.take(activity.row.take(kernels))
     times: dict[Precision | None, float] = {}
     for number, own in enumerate(np.bincount(name, weights=spent).tolist()):
@@ -283,11 +279,6 @@ def _convolution(out: Sequence[int], weight: Sequence[int]) -> int:
     return 2 * math.prod(out) * math.prod(weight[1:])
 
 
-def _convolution_backward(dims: Dims) -> int:
-    """With respect to input and weight; output's gradient, input, weight."""
-    return 2 * _convolution(dims[0], dims[2])
-
-
 _CONVOLUTIONS = frozenset(
     {"aten::convolution", "aten::cudnn_convolution", "aten::mkldnn_convolution", "aten::_convolution"}
 )
@@ -310,7 +301,7 @@ _FORMULAS: dict[str, Callable[[Dims], int]] = {
     "aten::baddbmm": lambda dims: _product(dims[1], dims[2]),
     "aten::_addmm_activation": lambda dims: _product(dims[1], dims[2]),
     "aten::_scaled_mm": lambda dims: _product(dims[0], dims[1]),
-    "aten::convolution_backward": _convolution_backward,
+    "aten::convolution_backward": lambda dims: 2 * _convolution(dims[0], dims[2]),
     "aten::cudnn_convolution_backward": lambda dims: 2 * _convolution(dims[1], dims[2]),
     **{name: lambda dims: 0 for name in _CONVOLUTIONS},
     **{name: lambda dims, of=of: of(dims[0], dims[1], dims[2]) for name, of in _BEFORE.items()},  # type: ignore[misc]

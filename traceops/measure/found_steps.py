@@ -302,10 +302,13 @@ def found_steps(events: Events, activity: Activity) -> FoundSteps | None:
     # Count the steps of an optimizer that the trace shows.
     optimized = len(_outermost(events, _rows(events, OPTIMIZER_NAME)))
     best: _Candidate | None = None
+    most_steps = optimized * (1.0 if optimized <= LEAST_STEPS else _MOST_BEYOND)
     for marks in chain(step_marks(events, activity), repetitions(events, activity)):
         if marks.by == "repetition" and best is not None:
             break
-        if (candidate := _candidate(marks, launched)) is None or _is_part(candidate.steps, optimized):
+        if (candidate := _candidate(marks, launched)) is None:
+            continue
+        if 0 < most_steps < len(candidate.steps.begin):  # these are parts of a step, such as micro-batches
             continue
         if best is None or candidate.alike > best.alike:
             best = candidate
@@ -344,11 +347,6 @@ def _candidate(marks: Marks, launched: Int) -> _Candidate | None:
         return None
     numbers = np.arange(len(counts)) if number is None else number[: len(counts)]
     return _Candidate(FoundSteps(marks.by, marks.name, numbers, edges[:-1], edges[1:]), alike)
-
-
-def _is_part(steps: FoundSteps, optimized: int) -> bool:
-    """Whether these are parts of a step: many for each step of an optimizer, such as micro-batches."""
-    return optimized > 0 and len(steps.begin) > optimized * (1.0 if optimized <= LEAST_STEPS else _MOST_BEYOND)
 
 
 def _alike(counts: Int, usual: float, slack: float = _ALIKE) -> NDArray[np.bool_]:

@@ -192,7 +192,7 @@ def _waits(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[BlockingC
     rows = rows[np.lexsort((events.ts[rows], events.tid[rows]))]
     if not len(rows):
         return ()
-    around, tid = host.nesting.innermost_around(rows), events.tid[rows]
+    around, tid = host.operator_around.take(rows), events.tid[rows]
     opens = np.ones(len(rows), dtype=bool)
     opens[1:] = (tid[1:] != tid[:-1]) | (around[1:] != around[:-1]) | (around[1:] < 0)
     opens[1:] |= ~is_in(rows[:-1], host.copies_to_pageable)
@@ -473,7 +473,7 @@ def _named(host: HostRows, threads: Sequence[_Thread], late: Intervals, steps: S
     is_call = np.zeros(len(events), dtype=bool)
     is_call[host.launches] = True
     called = is_call[row].nonzero()[0]
-    around = host.nesting.innermost_around(row[called])
+    around = host.operator_around.take(row[called])
     operator = np.full(len(row), -1, dtype=np.int64)
     inside = around >= 0
     operator[called[inside]] = events.name[host.nesting.rows[around[inside]]]

@@ -424,12 +424,7 @@ def _by_label(frames: Frames, rows: Int, begun: int) -> tuple[dict[_Label, Inter
         open_.append((end, labels[key]))
         since = start
     close(np.iinfo(np.int64).max)
-    return {label: _union(own) for label, own in parts.items()}, calls
-
-
-def _union(pairs: list[tuple[int, int]]) -> Intervals:
-    start, end = np.array(pairs, dtype=np.int64).T
-    return union(start, end)
+    return {label: union(*np.array(own, dtype=np.int64).T) for label, own in parts.items()}, calls
 
 
 def frame_of(name: str) -> SampledFrame:

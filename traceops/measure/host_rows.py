@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from functools import cache, cached_property, lru_cache
 from typing import Any
@@ -11,10 +10,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import FEW_ROWS, Int, alike, is_in, native, numbered, union, uniques
+from traceops.core.arrays import FEW_ROWS, Int, alike, grouped, is_in, native, numbered, union, uniques
 from traceops.traces.model import Events
-
-_CELLS_A_ROW = 4  # a table of so many cells a row costs less than sorting the rows
 
 
 def distinct(values: NDArray[Any]) -> tuple[Int, Int]:
@@ -39,18 +36,8 @@ def groups(*columns: NDArray[Any]) -> tuple[Int, Int]:
         key *= size
         key += column
         key += 1
-    if (cells := math.prod(sizes)) <= _CELLS_A_ROW * len(key):
-        number = (np.bincount(key, minlength=cells) > 0).cumsum()
-        used, group = int(number[-1]), (number - 1).take(key)
-    else:
-        values, group = np.unique(key, return_inverse=True)
-        used = len(values)
-    row = np.empty(used, dtype=np.int64)
-    row[group] = np.arange(len(key))  # any of the group's rows
-    found = np.empty((used, len(columns)), dtype=np.int64)
-    for place, column in enumerate(columns):
-        found[:, place] = column[row]
-    return found, group
+    first, group = grouped(key)
+    return np.array([column.take(first) for column in columns], dtype=np.int64).T, group
 
 
 _WIDEST = 1 << 62  # sums of two numbers below it fit an int64
@@ -373,7 +360,7 @@ class HostRows(Struct, frozen=True, dict=True):
         if not len(self.allocations):
             return self.allocations, self.allocations, self.allocations
         rows = self.launches[np.lexsort((self.events.ts[self.launches], self.events.tid[self.launches]))]
-        tid, around = self.events.tid[rows], self.nesting.innermost_around(rows)
+        tid, around = self.events.tid[rows], self.operator_around[rows]
         allocates, frees = is_in(rows, self.allocations), named(self.events, _FREES).take(self.events.name[rows])
         goes_on = (allocates & frees)[1:] & allocates[:-1] & (tid[1:] == tid[:-1])
         goes_on &= (around[1:] == around[:-1]) & (around[1:] >= 0)
@@ -414,6 +401,15 @@ class HostRows(Struct, frozen=True, dict=True):
     def nesting(self) -> Nesting:
         """How the operators lie in each other."""
         return find_nesting(self.events, self.operators)
+
+    @cached_property
+    def operator_around(self) -> Int:
+        """By row the position in `nesting` of the innermost operator around a call of the runtime, or an operator; -1
+        outside all, for other rows, and behind the last of them, where a launch that is not known is looked up."""
+        found = np.full(len(self.events) + 1, -1, dtype=np.int64)
+        found[self.nesting.rows] = self.nesting.parent
+        found[self.launches] = self.nesting.innermost_around(self.launches)
+        return found
 
     @cached_property
     def annotations(self) -> Int:
@@ -515,5 +511,9 @@ _finder = cache(_Found)
 
 def rows_named(events: Events, pattern: re.Pattern[str], words: tuple[str, ...] = ()) -> Int:
     """The rows whose name the pattern finds, in file order."""
-    found = named(events, pattern, words)
-    return found.take(events.name).nonzero()[0] if np.count_nonzero(found) else np.empty(0, dtype=np.int64)
+    if (rows := events.rows_found.get(pattern)) is None:
+        found = named(events, pattern, words)
+        rows = found.take(events.name).nonzero()[0] if np.count_nonzero(found) else np.empty(0, dtype=np.int64)
+        rows.flags.writeable = False
+        events.rows_found[pattern] = rows
+    return rows

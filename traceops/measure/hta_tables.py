@@ -423,8 +423,13 @@ def queue_lengths(rank: int, events: Events, rows: HtaRows) -> Columns | None:
     times = np.concatenate((rows.ts.take(calls.take(of_call)), rows.ts.take(device)))
     order = times.argsort(kind="stable")  # fast, as these are few runs that are in order
     in_order = times.take(order)
-    if np.count_nonzero(in_order[1:] == in_order[:-1]):
-        order = times.argsort()  # what HTA says of equal times depends on its sort
+    same = in_order[1:] == in_order[:-1]
+    if np.count_nonzero(same):
+        # Of a start and a launch of one stream at the same time, what HTA says depends on its sort.
+        after, before = order[1:], order[:-1]
+        both = same & (stream.take(after) == stream.take(before)) & (change.take(after) != change.take(before))
+        if np.count_nonzero(both) or np.count_nonzero(same[1:] & same[:-1]):
+            order = times.argsort()
     stream, change = stream.take(order), change.take(order)
     streams = uniques(stream)
     described = [_describe(change[stream == own].cumsum(), (25, 50, 75)) for own in streams]

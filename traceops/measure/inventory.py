@@ -156,18 +156,7 @@ def measure_inventory(events: Events, activity: Activity, steps: StepBounds) -> 
     collectives, step_bytes = _collectives(events, activity, steps, inside)
     work = inside & (activity.kind != COMM)
     nesting = activity.host.nesting
-    # Position in `nesting` of the innermost operator around the launch of each of `known`; -1 for all others
-    known = (work & (activity.launch >= 0)).nonzero()[0]
-    launcher = np.full(len(activity.row), -1, dtype=np.int64)
-    around = np.full(len(events), -1, dtype=np.int32)  # of each row that launched one of them
-    if activity.on_gpu:
-        launched = np.zeros(len(events), dtype=bool)
-        launched[activity.launch.take(known)] = True
-        rows = launched.nonzero()[0]  # in file order, which is nearly time's: many times as fast to look up
-        around[rows] = nesting.innermost_around(rows)
-    else:
-        around[nesting.rows] = nesting.parent
-    launcher[known] = around.take(activity.launch.take(known))
+    launcher = np.where(work, activity.host.operator_around.take(activity.launch), -1)
     blocking = steps.on_host(events.ts[activity.host.blocking])
     return RankInventory(
         kernels=_kernels(events, activity, steps, work.nonzero()[0], nesting, launcher),

@@ -29,16 +29,14 @@ def find_launched(events: Events, activity: Activity, steps: StepBounds, frames:
     order = activity.by_launch
     kept = order[(activity.kind.take(order) != COMM) & (step.take(order) >= 0) & (step.take(order) < len(steps))]
     nesting = activity.host.nesting
-    operator = np.full(len(kept), -1, dtype=np.int64)
     launch = activity.launch.take(kept)
-    known = (launch >= 0).nonzero()[0]
-    if len(nesting.rows) and len(known):
-        operator[known] = nesting.innermost_around(launch.take(known))
+    operator = activity.host.operator_around.take(launch)
     _by_number(events, activity.row.take(kept), operator, nesting.rows, np.arange(len(nesting.rows)))
     calls = activity.host.launches
     if len(calls) and len(nesting.rows) and np.count_nonzero(operator < 0):
-        _by_number(events, activity.row.take(kept), operator, calls, nesting.innermost_around(calls))
+        _by_number(events, activity.row.take(kept), operator, calls, activity.host.operator_around.take(calls))
     optimizing: NDArray[np.bool_] = np.zeros(len(kept), dtype=bool)
+    known = (launch >= 0).nonzero()[0]
     optimizing[known] = begin_inside(events, launch.take(known), rows_named(events, OPTIMIZER_NAME))
     counted = (step >= 0) & (step < len(steps))
     occupied = union(activity.start[counted], activity.end[counted]).total

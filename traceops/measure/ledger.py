@@ -182,7 +182,7 @@ def _no_longer_than_blocked(host: HostRows, late: Intervals, thread: Int, synced
     if not np.count_nonzero(synced):
         return until
     events, rows = host.events, host.may_wait
-    around = host.nesting.innermost_around(rows)
+    around = host.operator_around.take(rows)
     reads = around >= 0
     reads[reads] = np.array([name.startswith("aten::") for name in events.names], dtype=bool)[
         events.name[host.nesting.rows[around[reads]]]
@@ -314,13 +314,17 @@ def measure_beside(events: Events, activity: Activity, steps: StepBounds, comm: 
     if not activity.comm_on_gpu or not len(comm) or not len(kernels):
         return found
     start, end = activity.start.take(kernels), activity.end.take(kernels)
-    overlap = union(activity.start[comm], activity.end[comm]).within(start, end)
+    held = union(activity.start[comm], activity.end[comm]).within(start, end) > 0
+    name = events.name.take(activity.row.take(kernels))
+    some = (np.bincount(name[held], minlength=len(events.names)) > 0).take(name).nonzero()[0]
+    if not len(some):
+        return found
+    kernels, start, end, held = (column.take(some) for column in (kernels, start, end, held))
     # What each kernel took longer than the median of its like that are not `held`, ns; 0 for these themselves. Kernels
     # vary: it counts only if those that are held take longer in the mean than three quarters of the others do, and what
     # some of them take less is taken off what the rest take longer.
     alike = _alike(events, activity, kernels)
     took = end - start
-    held = overlap > 0
     longer = np.zeros(len(took), dtype=np.int64)
     order, count = alike.argsort(kind="stable"), np.bincount(alike)
     alone, behind = count - np.bincount(alike, held).astype(np.int64), count.cumsum()
@@ -333,17 +337,16 @@ def measure_beside(events: Events, activity: Activity, steps: StepBounds, comm: 
         if high - low <= _ALIKE * usual and net > len(more) * (high - usual):
             more = np.maximum(more, 0)
             longer[own[beside]] = np.rint(more * (net / more.sum()))
-    return _divided(start, end, longer, activity.start[comm], activity.end[comm])
+    slowed = longer.nonzero()[0]
+    if not len(slowed):
+        return found
+    return _divided(start[slowed], end[slowed], longer[slowed], activity.start[comm], activity.end[comm])
 
 
 def _alike(events: Events, activity: Activity, kernels: Int) -> Int:
     """A number for each kernel: the same for launches that do the same work."""
     rows, launch = activity.row.take(kernels), activity.launch.take(kernels)
-    nesting = activity.host.nesting
-    around = np.full(len(kernels), -1, dtype=np.int64)
-    if len(known := (launch >= 0).nonzero()[0]):
-        at = nesting.innermost_around(launch.take(known))
-        around[known] = np.where(at >= 0, nesting.rows.take(at), -1) if len(nesting.rows) else -1
+    around = np.append(activity.host.nesting.rows, -1).take(activity.host.operator_around.take(launch))
     name, shape = (np.where(around >= 0, of.take(around), -1) for of in (events.name, events.shape))
     _, kernel = groups(events.name.take(rows), events.shape.take(rows))
     _, operator = groups(name, shape)

@@ -128,6 +128,12 @@ class RankSummary(Struct, frozen=True):
         """The numbers of its steps; none where steps are not marked."""
         return {number for number in self.step_numbers.tolist() if number >= 0}
 
+    def steps_of_comm(self) -> list[int | None]:
+        """What `step_number` says of each of `comm`."""
+        inside = (self.comm.step >= 0) & (self.comm.step < len(self.step_numbers))
+        numbers = self.step_numbers.take(np.where(inside, self.comm.step, 0)).tolist()
+        return [number if known else None for number, known in zip(numbers, inside.tolist(), strict=True)]
+
     def step_number(self, position: int) -> int | None:
         """The number of the step that launched the collective at this position of `comm`; None outside all."""
         step = int(self.comm.step[position])

@@ -260,18 +260,10 @@ def estimate(
         tried = partial(_tried, asked=asked, helper=helper, needed=needed, outside=outside)
         helps = search(proposals(asked.config, asked.world_size), tried, begun + within_s)
     return estimate_of(
-        found.ranks,
-        command=_command(asked),
-        strategy=asked.config.strategy,
-        world_size=asked.world_size,
-        parameters=found.parameters,
-        error=error,
-        capacity=asked.capacity,
-        verdict=verdict,
-        changes=helps,
-        assumptions=_assumptions(asked),
-        seconds=time.monotonic() - begun,
-    )
+        asked, found.ranks, error, command=_command(asked), strategy=asked.config.strategy,
+        parameters=found.parameters, verdict=verdict, changes=helps, assumptions=_assumptions(asked),
+        seconds=round(time.monotonic() - begun, 3),
+    )  # fmt: skip
 
 
 def outside_torch(world_size: int) -> int:
@@ -280,29 +272,16 @@ def outside_torch(world_size: int) -> int:
 
 
 def estimate_of(
-    ranks: Sequence[RankMemory],
-    *,
-    command: list[str],
-    strategy: str,
-    world_size: int,
-    parameters: int,
-    error: float | None,
-    capacity: int | None,
-    verdict: Verdict,
-    assumptions: list[str],
-    changes: Sequence[MemoryChange] = (),
-    seconds: float = 0.0,
+    asked: EstimateRequest | AskedScript, ranks: Sequence[RankMemory], error: float | None, **said: Any
 ) -> MemoryEstimate:
-    """The estimate of these ranks, with what follows from them. error: None where a formula stands for a run."""
-    outside = outside_torch(world_size)
+    """The estimate of these ranks with what follows from them; `said` are the other fields. error: None where a formula
+    stands for a run."""
+    outside = outside_torch(asked.world_size)
     reserved = _most(ranks).peak_reserved_bytes
     return MemoryEstimate(
         schema_version=1,
-        command=command,
         method="formula" if error is None else "fake_tensors",
-        strategy=strategy,
-        world_size=world_size,
-        parameters=parameters,
+        world_size=asked.world_size,
         ranks=list(ranks),
         peak_allocated_bytes=max(rank.peak_allocated_bytes for rank in ranks),
         peak_reserved_bytes=reserved,
@@ -310,12 +289,9 @@ def estimate_of(
         nccl_bytes=outside - CONTEXT_BYTES,
         device_bytes=reserved + outside,
         error_share=error,
-        capacity_bytes=capacity,
-        verdict=verdict,
-        spare_bytes=None if capacity is None else capacity - reserved - outside,
-        changes=list(changes),
-        assumptions=assumptions,
-        seconds=round(seconds, 3),
+        capacity_bytes=asked.capacity,
+        spare_bytes=None if asked.capacity is None else asked.capacity - reserved - outside,
+        **said,
     )
 
 
@@ -338,18 +314,12 @@ def from_formula(parameters: float, asked: EstimateRequest) -> MemoryEstimate:
     rank = rank_of(parameters, asked.config, asked.world_size)
     needed = rank.peak_reserved_bytes + outside
     too_much = asked.capacity is not None and needed > asked.capacity
+    changes = search(proposals(asked.config, asked.world_size), changed, math.inf) if too_much else []
     return estimate_of(
-        [rank],
-        command=_command(asked),
-        strategy=asked.config.strategy,
-        world_size=asked.world_size,
-        parameters=round(parameters),
-        error=None,
-        capacity=asked.capacity,
-        verdict="does_not_fit" if too_much else "unknown",
-        changes=search(proposals(asked.config, asked.world_size), changed, math.inf) if too_much else (),
+        asked, [rank], None, command=_command(asked), strategy=asked.config.strategy, parameters=round(parameters),
+        verdict="does_not_fit" if too_much else "unknown", changes=changes, seconds=0.0,
         assumptions=[reason("gpu_memory", "only_parameters")],
-    )
+    )  # fmt: skip
 
 
 def _command(asked: EstimateRequest) -> list[str]:
@@ -472,7 +442,7 @@ def estimate_script(asked: AskedScript) -> MemoryEstimate:
     assert rank is not None
     outside = outside_torch(asked.world_size)
     verdict = judge([rank], outside, asked.capacity, SCRIPT_ERROR)
-    helps: Sequence[MemoryChange] = ()
+    helps: list[MemoryChange] = []
     if verdict in ("does_not_fit", "too_close"):
         held = {row.name: float(row.held_bytes) for row in rank.categories}
         cached = rank.peak_reserved_bytes - rank.peak_allocated_bytes
@@ -482,18 +452,10 @@ def estimate_script(asked: AskedScript) -> MemoryEstimate:
         )  # fmt: skip
         helps = changes_of(peak, asked.capacity, SCRIPT_ERROR)
     return estimate_of(
-        [rank],
-        command=["traceops", "run", "--nproc", str(asked.world_size), "--", *asked.words],
-        strategy="script",
-        world_size=asked.world_size,
-        parameters=answer.parameters,
-        error=SCRIPT_ERROR,
-        capacity=asked.capacity,
-        verdict=verdict,
-        changes=helps,
-        assumptions=_script_assumptions(asked, answer),
-        seconds=time.monotonic() - begun,
-    )
+        asked, [rank], SCRIPT_ERROR, command=["traceops", "run", "--nproc", str(asked.world_size), "--", *asked.words],
+        strategy="script", parameters=answer.parameters, verdict=verdict, changes=helps,
+        assumptions=_script_assumptions(asked, answer), seconds=round(time.monotonic() - begun, 3),
+    )  # fmt: skip
 
 
 def _rehearse(asked: AskedScript) -> tuple[ScriptAnswer | None, str]:
@@ -504,7 +466,7 @@ def _rehearse(asked: AskedScript) -> tuple[ScriptAnswer | None, str]:
             list(asked.words), asked.rank, asked.world_size, GPUS_A_HOST,
             asked.capacity or hardware_of("H200").capacity, asked.steps, workspaces_of(asked.gpu), str(path),
         )  # fmt: skip
-        command = [*command_of("traceops.memory.script_process"), msgspec.json.encode(request).decode()]
+        command = [*command_of("traceops.memory.worker"), msgspec.json.encode(request).decode()]
         code = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(os.environ), check=False
         ).returncode

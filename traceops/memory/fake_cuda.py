@@ -186,25 +186,18 @@ def _of_cuda(device: Device) -> dict[str, object]:
 
 
 def _of_accelerator(device: Device) -> dict[str, object]:
+    cuda = _of_cuda(device)
+    same = (
+        "is_available", "device_count", "synchronize", "empty_cache", "current_stream", "set_stream",
+        "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "memory_stats",
+        "reset_peak_memory_stats",
+    )  # fmt: skip
     return {
-        "is_available": lambda: True,
-        "device_count": lambda: device.count,
+        **{name: cuda[name] for name in same},
+        **dict.fromkeys(("current_device_index", "current_device_idx"), cuda["current_device"]),
+        **dict.fromkeys(("set_device_index", "set_device_idx"), cuda["set_device"]),
         "current_accelerator": lambda *_, **__: torch.device("cuda"),
-        "current_device_index": lambda: device.current,
-        "current_device_idx": lambda: device.current,
-        "set_device_index": lambda index: device.use(index) and None,
-        "set_device_idx": lambda index: device.use(index) and None,
         "device_index": lambda *_: nullcontext(),
-        "synchronize": _nothing,
-        "empty_cache": _nothing,
-        "current_stream": lambda *_: device.stream or device.default,
-        "set_stream": device.set_stream,
-        "memory_allocated": device.held,
-        "max_memory_allocated": device.held,
-        "memory_reserved": device.held,
-        "max_memory_reserved": device.held,
-        "memory_stats": lambda *_: {},
-        "reset_peak_memory_stats": _nothing,
     }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -176,11 +176,16 @@ def is_fake(value: object) -> bool:
     return isinstance(local, FakeTensor)
 
 
-def with_values(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` on real tensors: the ranks of a mesh are read, and samples are put together as in a training."""
+def within(context: Callable[[], AbstractContextManager[Any]], function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, each call of which runs within a `context` of its own."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        with _disable_current_modes():
+        with context():
             return function(*args, **kwargs)
 
     return call
+
+
+def with_values(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` on real tensors: the ranks of a mesh are read, and samples are put together as in a training."""
+    return within(_disable_current_modes, function)

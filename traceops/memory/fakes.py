@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
 from traceops.memory.allocator import Category, TrainingPhase
-from traceops.memory.fake_tensors import GpuMode, is_fake, with_values
+from traceops.memory.fake_tensors import GpuMode, is_fake, with_values, within
 from traceops.memory.tracker import Tracker
 
 _OF_MESHES = ("__init__", "__getitem__", "_flatten", "get_local_rank", "get_coordinate", "get_group")
@@ -60,9 +60,9 @@ def faked(
         put(ddp, "_verify_param_shape_across_processes", lambda *_, **__: None)
         put(ddp.DistributedDataParallel, "__init__", _reducing(ddp.DistributedDataParallel.__init__, tracker, gpu))
         for name in _OF_SHARDING:
-            put(fsdp.FSDPParamGroup, name, _inside(getattr(fsdp.FSDPParamGroup, name), tracker))
+            put(fsdp.FSDPParamGroup, name, within(tracker.communication, getattr(fsdp.FSDPParamGroup, name)))
         # DTensor tries each operator on a whole tensor, fake too, to learn the shape of its result.
-        put(ShardingPropagator, _SHAPES, _unseen(getattr(ShardingPropagator, _SHAPES), tracker))
+        put(ShardingPropagator, _SHAPES, within(tracker.pause, getattr(ShardingPropagator, _SHAPES)))
         # On a GPU, optimizers go through all parameters at once, which takes memory; on the CPU they do not.
         for owner in (optimizers, _foreach_utils):
             put(owner, "_get_foreach_kernels_supported_devices", lambda: ["cuda" if gpu else "cpu"])
@@ -159,14 +159,6 @@ def _by_device(group: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _inside(function: Callable[..., Any], tracker: Tracker) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with tracker.communication():
-            return function(*args, **kwargs)
-
-    return call
-
-
 def _in_backward(backward: Callable[..., None], tracker: Tracker, gpu: GpuMode | None) -> Callable[..., None]:
     def call(*args: Any, **kwargs: Any) -> None:
         before, tracker.phase = tracker.phase, TrainingPhase.BACKWARD
@@ -207,14 +199,6 @@ def _after_step(tracker: Tracker, ended: Callable[[torch.optim.Optimizer], None]
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     """What the optimizer updates."""
     return [p for group in optimizer.param_groups for p in group["params"]]
-
-
-def _unseen(function: Callable[..., Any], tracker: Tracker) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with tracker.pause():
-            return function(*args, **kwargs)
-
-    return call
 
 
 @contextmanager

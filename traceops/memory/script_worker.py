@@ -1,4 +1,4 @@
-"""Runs a script on fake GPUs, in a process that `script_process.py` starts.
+"""Runs a script on fake GPUs, in a process of its own (`worker.py`).
 
 It ends within the last step's optimizer, so that nothing of what a script does after its training happens."""
 

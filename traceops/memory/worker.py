@@ -1,7 +1,7 @@
 """A process of its own that trains on fake tensors: `python -m traceops.memory.worker`.
 
-It reads a request a line from its standard input and answers each with a line of JSON. What libraries print goes to
-standard error.
+It reads a request a line from its standard input and answers each with a line of JSON; what libraries print goes to
+standard error. With a `ScriptRequest` in JSON on its command line it runs that script.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from traceops.core.claims import reason
 from traceops.core.errors import TraceopsError
 from traceops.core.installation import uncollected
-from traceops.memory.model import RankMemory
+from traceops.memory.model import RankMemory, ScriptRequest
 from traceops.train.config import TrainConfig
 
 
@@ -56,7 +56,11 @@ def answer(request: DryRunRequest) -> DryRunAnswer:
 
 
 def main() -> None:
-    """Answer until standard input ends."""
+    """Run the script that is asked for, or answer until standard input ends."""
+    if sys.argv[1:]:
+        with uncollected():
+            from traceops.memory.script_worker import Rehearsal
+        Rehearsal(msgspec.json.decode(sys.argv[1], type=ScriptRequest)).run()
     with os.fdopen(os.dup(1), "wb", buffering=0) as out:
         os.dup2(2, 1)  # out of reach of what torch imports
         with uncollected():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -14,7 +13,7 @@ from traceops.across.cross_rank import CrossRank, no_replay
 from traceops.across.rank_times import RankTimes
 from traceops.across.run_steps import WholeRun
 from traceops.core.arrays import mean_ms, median, percentiles
-from traceops.core.documents import redact_fields
+from traceops.core.documents import copied, redact_fields
 from traceops.core.findings import Check
 from traceops.core.rule import Verdict
 from traceops.core.units import stored
@@ -129,6 +128,8 @@ def summary_of(known: Inputs, rank_rows: Sequence[RankRow], judged: Sequence[Che
         most, rank = max(((row.bucket_ms(bucket) or 0.0, row.rank) for row in rank_rows), default=(0.0, 0))
         if most > 0:
             worst[bucket] = WorstRank(rank=rank, ms=most)
+    timed = known.own_ms is not None or found.manifest.get("unprofiled_step_ms") is not None
+    recording_ms = 0.0 if timed else max(map(within_lateness_ms, run.ranks), default=0.0)  # an estimate
     return Summary(
         step_time_ms=StepTime(
             median=_median(durations),
@@ -157,15 +158,13 @@ def summary_of(known: Inputs, rank_rows: Sequence[RankRow], judged: Sequence[Che
         first_steps=of_first_steps(found, [times.summary for times in run.ranks]),
         step_kinds=_step_kinds(found, known.whole),
         profiler_slowdown=_round(known.slowdown),
-        recording_ms=None if known.own_ms is not None else _recording_ms(found, run),
+        recording_ms=_round(recording_ms or None),
         uncharged_wait_pct=None if run.replay is None else _round(run.replay.charged.uncharged_pct),
         unjudged=tuple(
             UnjudgedTime(**msgspec.structs.asdict(one))
             for one in unjudged_time(run, judged, on_cpu=found.manifest.get("device") == "cpu")
         ),
-        matching=Matching(
-            events=run.matching.events, matched_pct=run.matching.matched_pct, unmatched=run.matching.unmatched
-        ),
+        matching=copied(Matching, run.matching),
         clocks=clocks_of(run),
         replay=replay_of(run),
         no_replay=no_replay(run),
@@ -175,24 +174,10 @@ def summary_of(known: Inputs, rank_rows: Sequence[RankRow], judged: Sequence[Che
     )
 
 
-def _recording_ms(found: Discovery, run: CrossRank) -> float | None:
-    """An estimate, where no step was timed without the profiler."""
-    if found.manifest.get("unprofiled_step_ms") is not None:
-        return None
-    most = max((within_lateness_ms(times) for times in run.ranks), default=0.0)
-    return _round(most) if most else None
-
-
 def _step_kinds(found: Discovery, whole: WholeRun | None) -> StepKindsRow | None:
     if (kinds := step_kinds(found.manifest)) is None:
         return None
-    return StepKindsRow(
-        ends=kinds.ends,
-        another=kinds.another,
-        count=kinds.count,
-        steps=kinds.steps,
-        round_ms=None if whole is None else _round(kinds.every * whole.mean_ms),
-    )
+    return copied(StepKindsRow, kinds, round_ms=None if whole is None else _round(kinds.every * whole.mean_ms))
 
 
 def _hta_failures(run: CrossRank) -> dict[str, str]:
@@ -220,9 +205,6 @@ def _median(values: list[float | None] | list[float]) -> float | None:
 def _round(value: float | None) -> float | None:
     return None if value is None else stored(value)
 
-
-if TYPE_CHECKING:
-    pass
 
 _MOST_FLAMES = 64
 
@@ -295,59 +277,51 @@ def _flames(seen: ObservedRun) -> tuple[tuple[str, str], ...]:
 def _rank_rows(found: Discovery, run: CrossRank) -> tuple[RankRow, ...]:
     hosts = rank_hosts(found, [times.summary for times in run.ranks])
     peaks, caused = peak_memory(found), sum(times.caused_wait_ns or 0 for times in run.ranks)
-    return tuple(
-        _rank_row(run, times, hosts[times.summary.rank], caused, peaks.get(times.summary.rank, (None, None)))
-        for times in run.ranks
-    )
-
-
-def _rank_row(
-    run: CrossRank, times: RankTimes, host: str | None, caused: int, peak: tuple[int | None, int | None]
-) -> RankRow:
-    """Of one rank; `caused` is what all ranks waited for each other, ns, `peak` the rank's memory, bytes."""
-    summary, breakdown = times.summary, times.summary.breakdown
-    steps = max(len(times.duration), 1)
-    return RankRow(
-        rank=summary.rank,
-        host=host,
-        steps=len(times.duration),
-        step_time_ms=_round(median(times.duration) / 1e6) if len(times.duration) else None,
-        typical_step_ms=_round(times.step_ms) if len(times.duration) else None,
-        idle_pct=breakdown.idle_pct,
-        compute_pct=breakdown.compute_pct,
-        non_compute_pct=breakdown.non_compute_pct,
-        overlap_pct=breakdown.overlap_pct,
-        breakdown_source="hta" if summary.hta_agreement is not None and breakdown.source == "hta" else "traceops",
-        breakdown_note=breakdown.why_not_hta,
-        exposed_comm_ms=_round(mean_ms(summary.ledger.buckets["comm"][times.typical])),
-        wait_ms=_per_step(times.wait_ns, steps),
-        transfer_ms=_per_step(times.transfer_ns, steps),
-        caused_wait_ms=_per_step(times.caused_wait_ns, steps),
-        late_share=None if times.caused_wait_ns is None or not caused else _round(times.caused_wait_ns / caused),
-        **{f"{bucket}_ms": _bucket_ms(run, times, bucket) for bucket in BUCKETS},
-        input_ms=_round(summary.host.input_ms / steps),
-        peak_memory_bytes=peak[0],
-        peak_reserved_bytes=peak[1],
-        events=summary.event_count,
-        trace=summary.path,
-        damage="; ".join(summary.damage),
-    )
+    rows = []
+    for times in run.ranks:
+        summary, breakdown = times.summary, times.summary.breakdown
+        steps = max(len(times.duration), 1)
+        peak = peaks.get(summary.rank, (None, None))
+        rows.append(
+            RankRow(
+                rank=summary.rank,
+                host=hosts[summary.rank],
+                steps=len(times.duration),
+                step_time_ms=_round(median(times.duration) / 1e6) if len(times.duration) else None,
+                typical_step_ms=_round(times.step_ms) if len(times.duration) else None,
+                idle_pct=breakdown.idle_pct,
+                compute_pct=breakdown.compute_pct,
+                non_compute_pct=breakdown.non_compute_pct,
+                overlap_pct=breakdown.overlap_pct,
+                breakdown_source="hta"
+                if summary.hta_agreement is not None and breakdown.source == "hta"
+                else "traceops",
+                breakdown_note=breakdown.why_not_hta,
+                exposed_comm_ms=_round(mean_ms(summary.ledger.buckets["comm"][times.typical])),
+                wait_ms=_per_step(times.wait_ns, steps),
+                transfer_ms=_per_step(times.transfer_ns, steps),
+                caused_wait_ms=_per_step(times.caused_wait_ns, steps),
+                late_share=None
+                if times.caused_wait_ns is None or not caused
+                else _round(times.caused_wait_ns / caused),
+                **{f"{bucket}_ms": _bucket_ms(run, times, bucket) for bucket in BUCKETS},
+                input_ms=_round(summary.host.input_ms / steps),
+                peak_memory_bytes=peak[0],
+                peak_reserved_bytes=peak[1],
+                events=summary.event_count,
+                trace=summary.path,
+                damage="; ".join(summary.damage),
+            )
+        )
+    return tuple(rows)
 
 
 def _step_rows(times: RankTimes) -> Iterator[StepRow]:
-    counts = step_counts(times)
-    durations = times.duration.tolist()
-    buckets = [[ns / 1e6 for ns in times.buckets[bucket].tolist()] for bucket in BUCKETS]
-    for number, duration, ms, own in zip(
-        times.summary.step_numbers.tolist(), durations, zip(*buckets, strict=True), counts, strict=True
-    ):
-        yield StepRow(
-            rank=times.summary.rank,
-            step=None if number < 0 else number,
-            duration_ms=duration / 1e6,
-            **dict(zip(BUCKETS, ms, strict=True)),
-            **own,
-        )
+    names, numbers = (*BUCKETS, "duration_ms"), times.summary.step_numbers.tolist()
+    columns = [(ns / 1e6).tolist() for ns in (*(times.buckets[bucket] for bucket in BUCKETS), times.duration)]
+    for number, ms, counts in zip(numbers, zip(*columns, strict=True), step_counts(times), strict=True):
+        step = None if number < 0 else number
+        yield StepRow(rank=times.summary.rank, step=step, **dict(zip(names, ms, strict=True)), **counts)
 
 
 def _bucket_ms(run: CrossRank, times: RankTimes, bucket: str) -> float | None:

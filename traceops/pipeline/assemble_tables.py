@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from operator import add, attrgetter
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from traceops.across.replay.what_if import WORK_SHARED
 from traceops.compute.model import KernelWork, Loss, OperatorTime, RankCompute, judged_rank
 from traceops.core.arrays import Int, median, percentiles
 from traceops.core.capture_failure import timed_before_first
+from traceops.core.documents import copied
 from traceops.core.units import stored
 from traceops.measure.flops import Precision, RankFlops, WhyNoFlops, peak_of
 from traceops.measure.summary import RankSummary, numbered_steps
@@ -40,137 +42,69 @@ from traceops.traces.run_manifest import ended_cupti, manifest_ranks
 MOST_ROWS = 500  # of kernels, and of operators
 
 
-class _Counted(Protocol):
-    """A use of something, `count` times."""
-
-    @property
-    def count(self) -> int: ...
-
-
-Use = TypeVar("Use", bound=_Counted)
-Kind = TypeVar("Kind", bound=Hashable)
-
-
 def inventory(run: CrossRank) -> Inventory:
     """Kernels, operators, collectives and blocking calls, most time first. Counts and milliseconds are of one step, the
     mean over all ranks and their steps."""
-    places = _places(run)
-    own = [times.summary.inventory for times in run.ranks]
+    summaries = [times.summary for times in run.ranks]
+    own = [summary.inventory for summary in summaries]
     steps = max(sum(len(times.duration) for times in run.ranks), 1)
-    kernels = _mean_step(
-        (rank.kernels for rank in own),
-        lambda use: (use.name, use.kind, use.operator),
-        lambda use: (use.device_ns,),
-        steps,
-    )
-    operators = _mean_step(
-        (rank.operators for rank in own),
-        lambda use: (use.name, use.shapes),
-        lambda use: (use.host_ns, use.device_ns),
-        steps,
-    )
+    places = _places(summaries)
+    of_kernel = ("name", "kind", "operator")
+    kernels = _mean_step((rank.kernels for rank in own), of_kernel, {"ms_per_step": "device_ns"}, steps)
+    of_operator = {"host_ms_per_step": "host_ns", "device_ms_per_step": "device_ns"}
+    operators = _mean_step((rank.operators for rank in own), ("name", "shapes"), of_operator, steps)
+    of_collective = ("op", "group_size", "dtype", "elements", "bytes")
     collectives = _mean_step(
-        (rank.collectives for rank in own),
-        lambda use: (use.op, use.group_size, use.dtype, use.elements, use.bytes),
-        lambda use: (use.kernel_ns,),
-        steps,
+        (rank.collectives for rank in own), of_collective, {"kernel_ms_per_step": "kernel_ns"}, steps
     )
-    calls = _mean_step(
-        (times.summary.host.blocking for times in run.ranks),
-        lambda use: (use.call, use.operator),
-        lambda use: (use.total_ms * 1e6,),
-        steps,
-    )
+    calls = (summary.host.blocking for summary in summaries)
+    blocking = _mean_step(calls, ("call", "operator"), {"ms_per_step": "total_ms"}, steps, a_ms=1.0)
     return Inventory(
-        kernels=tuple(
-            KernelUse(
-                name=name,
-                kind=kind,
-                operator=operator,
-                count_per_step=count,
-                ms_per_step=ms,
-                place=places[name, kind, operator],
-            )
-            for (name, kind, operator), count, (ms,) in kernels
-        ),
-        operators=tuple(
-            OperatorUse(
-                name=name, shapes=shapes, count_per_step=count, host_ms_per_step=host_ms, device_ms_per_step=device_ms
-            )
-            for (name, shapes), count, (host_ms, device_ms) in operators
-        ),
-        collectives=tuple(
-            CollectiveUse(
-                op=op,
-                group_size=group_size,
-                dtype=dtype,
-                elements=elements,
-                bytes=nbytes,
-                count_per_step=count,
-                kernel_ms_per_step=ms,
-            )
-            for (op, group_size, dtype, elements, nbytes), count, (ms,) in collectives
-        ),
-        blocking_calls=tuple(
-            CallUse(call=call, operator=operator, count_per_step=count, ms_per_step=ms)
-            for (call, operator), count, (ms,) in calls
-        ),
+        kernels=tuple(KernelUse(**row, place=places[tuple(map(row.get, of_kernel))]) for row in kernels),
+        operators=tuple(OperatorUse(**row) for row in operators),
+        collectives=tuple(CollectiveUse(**row) for row in collectives),
+        blocking_calls=tuple(CallUse(**row) for row in blocking),
     )
 
 
 def _mean_step(
-    ranks: Iterable[Iterable[Use]],
-    kind_of: Callable[[Use], Kind],
-    spent_ns: Callable[[Use], tuple[float, ...]],
-    steps: int,
-) -> list[tuple[Kind, float, list[float]]]:
-    """Each kind of use over all ranks, most time first: count and milliseconds of one of the `steps`."""
-    counts: dict[Kind, int] = {}
-    spent: dict[Kind, list[float]] = {}
+    ranks: Iterable[Iterable[Any]], kind: tuple[str, ...], times: Mapping[str, str], steps: int, a_ms: float = 1e6
+) -> list[dict[str, Any]]:
+    """A row for uses that are alike in the fields `kind`, most time first: these fields, count and times of one step.
+    times: by the row's field that of a use, of which `a_ms` are a millisecond."""
+    kind_of, spent_by = attrgetter(*kind), attrgetter("count", *times.values())
+    sums: dict[Any, tuple[float, ...]] = {}
     for uses in ranks:
         for use in uses:
-            kind, own = kind_of(use), spent_ns(use)
-            if kind not in spent:
-                counts[kind], spent[kind] = 0, [0.0] * len(own)
-            counts[kind] += use.count
-            sums = spent[kind]
-            for place, ns in enumerate(own):
-                sums[place] += float(ns)
-    rows = [
-        (kind, stored(count / steps), [stored(ns / 1e6 / steps) for ns in spent[kind]])
-        for kind, count in counts.items()
-    ]
-    return sorted(rows, key=lambda row: -sum(row[2]))[:MOST_ROWS]
+            own = spent_by(use)
+            known = sums.get(key := kind_of(use))
+            sums[key] = own if known is None else tuple(map(add, known, own))
+    rows = []
+    for key, (count, *spent) in sums.items():
+        ms = [stored(each / a_ms / steps) for each in spent]
+        shown = dict(zip((*kind, *times), (*key, *ms), strict=True))
+        rows.append((sum(ms), {**shown, "count_per_step": stored(count / steps)}))
+    return [row for _, row in sorted(rows, key=lambda row: -row[0])[:MOST_ROWS]]
 
 
-def _places(run: CrossRank) -> dict[Hashable, float]:
+def _places(summaries: Iterable[RankSummary]) -> dict[Any, float]:
     """Where in the step each kernel is launched on average, from 0 (first) to 1 (last)."""
-    sums: dict[Hashable, tuple[float, int]] = {}
-    for times in run.ranks:
-        for use in times.summary.inventory.kernels:
-            place, count = sums.get((use.name, use.kind, use.operator), (0.0, 0))
-            sums[use.name, use.kind, use.operator] = (place + use.place * use.count, count + use.count)
+    sums: dict[Any, tuple[float, int]] = {}
+    for summary in summaries:
+        for use in summary.inventory.kernels:
+            key = use.name, use.kind, use.operator
+            place, count = sums.get(key, (0.0, 0))
+            sums[key] = (place + use.place * use.count, count + use.count)
     return {same: stored(place / max(count, 1)) for same, (place, count) in sums.items()}
 
 
-def step_counts(times: RankTimes) -> list[dict[str, int | None]]:
+def step_counts(times: RankTimes) -> list[dict[str, Any]]:
     """What one rank launched in each of its steps; bytes are None where a collective's size is not known."""
     own = times.summary.inventory
-    return [
-        {
-            "kernels": kernels,
-            "collectives": collectives,
-            "collective_bytes": None if nbytes < 0 else nbytes,
-            "blocking_calls": blocking,
-        }
-        for kernels, collectives, nbytes, blocking in zip(
-            own.step_kernels.tolist(),
-            own.step_collectives.tolist(),
-            own.step_bytes.tolist(),
-            own.step_blocking.tolist(),
-            strict=True,
-        )
-    ]
+    names = ("kernels", "collectives", "collective_bytes", "blocking_calls")
+    sizes = [None if size < 0 else size for size in own.step_bytes.tolist()]
+    columns = (own.step_kernels.tolist(), own.step_collectives.tolist(), sizes, own.step_blocking.tolist())
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def unprofiled_steps(found: Discovery, ranks: Sequence[RankSummary]) -> tuple[UnprofiledStep, ...]:
@@ -387,7 +321,7 @@ def _work(one: KernelWork | None) -> dict[str, Any]:
         "operator": one.operator,
         "flops": one.flops,
         "bytes": one.bytes,
-        "attainable_ms": _ns_ms(one.attainable_ns),
+        "attainable_ms": _ms(one.attainable_ns),
         "efficiency_pct": stored(min(100 * one.attainable_ns / one.known_ns, 100.0)),
         "cause": one.cause,
     }
@@ -436,7 +370,7 @@ def copy_rows(run: CrossRank) -> tuple[CopyRow, ...]:
 
 def hta_rows(ranks: Sequence[RankSummary]) -> dict[str, tuple[dict[str, Any], ...]]:
     """HTA's own tables, each rank's under each other, in HTA's columns."""
-    tables: dict[str, tuple[dict[str, Any], ...]] = {}
+    found: dict[str, tuple[dict[str, Any], ...]] = {}
     for attribute, name in (
         ("temporal", "hta_temporal_breakdown"),
         ("overlap", "hta_overlap"),
@@ -455,8 +389,8 @@ def hta_rows(ranks: Sequence[RankSummary]) -> dict[str, tuple[dict[str, Any], ..
             for values in zip(*table.values(), strict=True)
         ]
         if rows:
-            tables[name] = tuple(rows)
-    return tables
+            found[name] = tuple(rows)
+    return found
 
 
 def compute_rows(run: CrossRank) -> ComputeRows | None:
@@ -464,28 +398,12 @@ def compute_rows(run: CrossRank) -> ComputeRows | None:
     judged = _judged(run)
     if judged is None or not (judged[1].has_shapes or judged[1].losses or judged[1].known_ns):
         return None
-    return _compute_rows(*judged)
-
-
-def _judged(run: CrossRank) -> tuple[int, RankCompute] | None:
-    """The rank whose kernels stand for all, with what is known of them."""
-    known = {
-        times.summary.rank: compute
-        for times in run.ranks
-        if (compute := times.summary.compute) is not None and not times.summary.captures_graphs
-    }
-    if not known:
-        return None
-    rank = judged_rank(known)
-    return rank, known[rank]
-
-
-def _compute_rows(rank: int, compute: RankCompute) -> ComputeRows:
+    rank, compute = judged
     efficiency = compute.efficiency
     return ComputeRows(
         rank=rank,
-        busy_ms=_ns_ms(compute.busy_ns),
-        attainable_ms=None if efficiency is None else _ns_ms(compute.busy_ns * efficiency),
+        busy_ms=_ms(compute.busy_ns),
+        attainable_ms=None if efficiency is None else _ms(compute.busy_ns * efficiency),
         efficiency_pct=None if efficiency is None else stored(100 * efficiency),
         rates=compute.rates,
         bound=compute.bound,
@@ -504,15 +422,28 @@ def _compute_rows(rank: int, compute: RankCompute) -> ComputeRows:
     )
 
 
+def _judged(run: CrossRank) -> tuple[int, RankCompute] | None:
+    """The rank whose kernels stand for all, with what is known of them."""
+    known = {
+        times.summary.rank: compute
+        for times in run.ranks
+        if (compute := times.summary.compute) is not None and not times.summary.captures_graphs
+    }
+    if not known:
+        return None
+    rank = judged_rank(known)
+    return rank, known[rank]
+
+
 def _loss_row(loss: Loss) -> LossRow:
     least, most = loss.step_after_ns
     return LossRow(
         cause=loss.cause,
-        device_ms=_ns_ms(loss.device_ns),
-        device_ms_uncertain=_ns_ms(loss.more_ns),
-        kernels_ms=_ns_ms(loss.ns),
+        device_ms=_ms(loss.device_ns),
+        device_ms_uncertain=_ms(loss.more_ns),
+        kernels_ms=_ms(loss.ns),
         launches=stored(loss.launches),
-        step_after_ms=(_ns_ms(least), _ns_ms(most)),
+        step_after_ms=(_ms(least), _ms(most)),
         where=(*loss.operators, loss.place) if loss.place else loss.operators,
         sizes=loss.sizes,
     )
@@ -520,26 +451,17 @@ def _loss_row(loss: Loss) -> LossRow:
 
 def _operator_row(one: OperatorTime) -> OperatorRow:
     known = one.attainable_ns >= 0
-    return OperatorRow(
-        name=one.name,
-        kind=one.kind,
-        shape=one.shape,
+    return copied(
+        OperatorRow,
+        one,
         calls=stored(one.calls),
-        ms=_ns_ms(one.ns),
+        ms=_ms(one.ns),
         flops=one.flops if known else None,
         bytes=one.bytes if one.bytes >= 0 else None,
-        attainable_ms=_ns_ms(one.attainable_ns) if known else None,
-        cause=one.cause,
-        known_ms=_ns_ms(one.known_ns),
-        phase=one.phase,
-        module=one.module,
-        line=one.line,
+        attainable_ms=_ms(one.attainable_ns) if known else None,
+        known_ms=_ms(one.known_ns),
         kernels=tuple(
-            OperatorKernel(name=kernel.name, launches=stored(kernel.launches), ms=_ns_ms(kernel.ns))
+            OperatorKernel(name=kernel.name, launches=stored(kernel.launches), ms=_ms(kernel.ns))
             for kernel in one.kernels
         ),
     )
-
-
-def _ns_ms(ns: float) -> float:
-    return stored(ns / 1e6)

@@ -32,7 +32,9 @@ def run_block(discovery: Discovery, ranks: Sequence[RankSummary]) -> Run:
     world = world_size(discovery, ranks)
     missing = runs_without(world, present)
     hosts = manifest.get("hosts") or sorted(filter(None, set(rank_hosts(discovery, ranks).values())))
-    steps = sorted(numbered_steps(ranks))
+    steps, argv = sorted(numbered_steps(ranks)), manifest.get("argv")
+    on_gpu = any(summary.on_gpu for summary in ranks)
+    ran_on_gpu = on_gpu or any(summary.kernels_lost for summary in ranks)  # of which a trace may hold nothing
     run = Run(
         name=manifest.get("name") or discovery.name,
         world_size=world,
@@ -40,8 +42,8 @@ def run_block(discovery: Discovery, ranks: Sequence[RankSummary]) -> Run:
         ranks_missing=first_ranks(missing, MOST_MISSING),
         ranks_missing_runs=missing,
         hosts=tuple(hosts),
-        device=_first(metas, "device") or _device_name(manifest) or (None if _on_gpu(ranks) or _lost(ranks) else "cpu"),
-        device_type="cuda" if _on_gpu(ranks) else "cpu",
+        device=_first(metas, "device") or _device_name(manifest) or (None if ran_on_gpu else "cpu"),
+        device_type="cuda" if on_gpu else "cpu",
         backend=manifest.get("backend") or _first(metas, "backend"),
         torch_version=manifest.get("torch_version") or _first(metas, "torch_version"),
         nccl_version=manifest.get("nccl_version") or _first(metas, "nccl_version"),
@@ -55,7 +57,7 @@ def run_block(discovery: Discovery, ranks: Sequence[RankSummary]) -> Run:
         git=_git(manifest),
         cuda_version=_text(manifest, "cuda_version"),
         driver_version=_text(manifest, "driver_version"),
-        command=tuple(_command(manifest)),
+        command=tuple(map(str, argv)) if isinstance(argv, list) else (),
         options=_dict(manifest, "options"),
         started_ns=_started_ns(discovery, ranks),
     )
@@ -116,11 +118,6 @@ def _text(manifest: dict[str, Any], key: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _command(manifest: dict[str, Any]) -> list[str]:
-    value = manifest.get("argv")
-    return [str(word) for word in value] if isinstance(value, list) else []
-
-
 def world_size(discovery: Discovery, ranks: Sequence[RankSummary]) -> int:
     """Ranks of the job: from the manifest, the traces, or at least as many as the highest rank says."""
     known = discovery.manifest.get("world_size")
@@ -167,15 +164,6 @@ def _device_name(manifest: dict[str, Any]) -> str | None:
     return None
 
 
-def _lost(ranks: Sequence[RankSummary]) -> bool:
-    """Whether a rank ran on a GPU of which its trace holds nothing."""
-    return any(summary.kernels_lost for summary in ranks)
-
-
-def _on_gpu(ranks: Sequence[RankSummary]) -> bool:
-    return any(summary.on_gpu for summary in ranks)
-
-
 # run.json as it tells of one of several windows: what the profiler cost there, and not in all of them together.
 
 
@@ -190,7 +178,8 @@ def of_own_window(
     """
     ranks = manifest.get("ranks") or ()
     end = steps_needed(manifest.get("schedule"))
-    if not window or end is None or max((_windows(entry) for entry in ranks), default=0) < 2:
+    counts = [len(entry["windows"]) for entry in ranks if isinstance(entry.get("windows"), list)]
+    if not window or end is None or max(counts, default=0) < 2:
         return manifest
     is_later = asked_for_later(manifest, window)
     own = {
@@ -246,11 +235,6 @@ def _before(ranks: Collection[dict[str, Any]], window: Collection[int], whole: W
             for entry in ranks
         ],
     }
-
-
-def _windows(entry: dict[str, Any]) -> int:
-    windows = entry.get("windows")
-    return len(windows) if isinstance(windows, list) else 0
 
 
 def _profiled(rank: int, entry: dict[str, Any]) -> list[tuple[tuple[int, int], float]]:

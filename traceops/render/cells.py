@@ -32,6 +32,11 @@ class Cell(Struct, frozen=True):
     value: float | None = None
     part: float | None = None
 
+    @property
+    def plain(self) -> bool:
+        """Whether there is nothing but its text."""
+        return self.value is None and not (self.title or self.css or self.full or self.colour or self.href)
+
 
 NOT_KNOWN = Cell(UNKNOWN, "not known", "unknown")
 _WORST = ("worst in this column", "worst")  # title and css

@@ -364,7 +364,7 @@ def describe_run(found: RunMemory) -> list[Block]:
     if found.recorded is not None:
         rows = recorded_memory(*found.recorded)
         blocks += [text(bold(recorded_headline(rows))), TableBlock(kinds_table(rows)), TableBlock(makers_table(rows))]
-    blocks += _snapshots(found)
+    blocks += [*_snapshots(found), *describe_snapshots(found.others)]
     blocks += [soft(problem) for problem in found.problems]
     return blocks
 

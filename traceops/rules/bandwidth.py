@@ -98,7 +98,8 @@ class SlowPairs(LinkClaim, frozen=True, kw_only=True):
 
 LOW_BANDWIDTH = described("bandwidth", "TO-C001")
 SLOWER_THAN_SIBLINGS = described("bandwidth", "TO-C002")
-RULES = (LOW_BANDWIDTH, SLOWER_THAN_SIBLINGS)
+THROUGH_HOST = described("bandwidth", "TO-C003")
+RULES = (LOW_BANDWIDTH, SLOWER_THAN_SIBLINGS, THROUGH_HOST)
 
 SAVED = (Fact.SAVED_AT_REFERENCE, Fact.SAVED_AT_REFERENCE_AND_NO_HOST_LATE)
 
@@ -117,12 +118,13 @@ _LEAST_COUNT = 3
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
-    """What the links gave."""
-    if why := why_incomplete(inputs.run.ranks):
-        return [rule.not_evaluated(why) for rule in RULES]
-    if not ends_fit(inputs.run):  # nor does what a collective took of its members' time
-        return [rule.not_evaluated(reason("bandwidth", "out_of_step")) for rule in RULES]
-    return [judge_low(inputs.run), judge_siblings(inputs.run)]
+    """What the links gave, or the way that is taken in their place."""
+    through_host, why = judge_through_host(inputs.run), why_incomplete(inputs.run.ranks)
+    if not why and not ends_fit(inputs.run):  # nor does what a collective took of its members' time
+        why = reason("bandwidth", "out_of_step")
+    if why:
+        return [LOW_BANDWIDTH.not_evaluated(why), SLOWER_THAN_SIBLINGS.not_evaluated(why), through_host]
+    return [judge_low(inputs.run), judge_siblings(inputs.run), through_host]
 
 
 class _Low(Struct, frozen=True):
@@ -288,9 +290,6 @@ def _large(matching: MatchedCollectives) -> dict[tuple[int, ...], list[Collectiv
 
 # TO-C003: GPUs whose data goes through their hosts, as gloo moves it.
 
-THROUGH_HOST = described("bandwidth", "TO-C003")
-THROUGH_HOST_RULES = (THROUGH_HOST,)
-
 
 def judge_through_host(run: CrossRank) -> Verdict:
     """TO-C003: what the way through the hosts costs of the step."""
@@ -322,9 +321,8 @@ def judge_through_host(run: CrossRank) -> Verdict:
     claim = replace(claim, link=link.link, then=max(step - saved, 0.0))
     evidence.append(Evidence(Fact.REFERENCE, round(link.busbw_gbs, 2), "GB/s"))
     evidence.append(Evidence(Fact.SAVED_WITH_NCCL, stored(saved), words.unit("ms")))
-    return THROUGH_HOST.verdict(
-        THROUGH_HOST.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=stored(saved))
-    )
+    found = THROUGH_HOST.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=stored(saved))
+    return THROUGH_HOST.verdict(found)
 
 
 def _why_not_through_host(run: CrossRank) -> str | None:

@@ -16,7 +16,6 @@ from traceops.rules import stragglers
 from traceops.rules.bandwidth import LOW_BANDWIDTH, SLOWER_THAN_SIBLINGS, THROUGH_HOST
 from traceops.rules.fabric import judge as fabric
 from traceops.rules.fabric.judge import OF_A_LINK, judge_fabric
-from traceops.rules.fabric.judge import RULES as _RULES
 from traceops.rules.fabric.paths import ACROSS_NUMA_NODES
 from traceops.rules.failures import judge_crash, judge_hang
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND
@@ -96,21 +95,18 @@ def explains(other: Finding, found: Finding) -> bool:
     """Whether one finding is why the other fired."""
     if other.severity == "info":
         return False
+    # Where long steps take far more of the run than what is said to be done in them, most is for another reason.
+    most = (other.impact_ms or 0.0) >= _MOST_OF * (found.impact_ms or 0.0)
     return any(
         known.rule.id == other.rule
         and known.cause in (None, other.cause)
         and found.rule in {rule.id for rule in known.explained}
         and (found.cause not in known.own_causes or found.cause == other.cause or _held_up_in(found, other))
-        and (known.rule is not UNLIKE_OVER_RUN or found.cause == other.cause or not _is_more(found, other))
+        and (known.rule is not UNLIKE_OVER_RUN or found.cause == other.cause or most)
         and known.of_cause in (None, found.cause)
         and (not known.same_ranks or set(found.ranks) <= set(other.ranks))
         for known in EXPLAINS
     )
-
-
-def _is_more(found: Finding, other: Finding) -> bool:
-    """Whether long steps take far more of the run than what is said to be done in them: most is for another reason."""
-    return (other.impact_ms or 0.0) < _MOST_OF * (found.impact_ms or 0.0)
 
 
 def _held_up_in(found: Finding, other: Finding) -> bool:
@@ -121,7 +117,7 @@ def _held_up_in(found: Finding, other: Finding) -> bool:
     return (other.impact_ms or 0.0) >= _SAME_STEPS * (found.impact_ms or 0.0) > 0
 
 
-_FABRIC = {rule.id for rule in fabric.RULES}
+FABRIC_RULES = frozenset(rule.id for rule in fabric.RULES)
 _UNJUDGED: dict[Unjudged, str] = {
     "planned": "not judged by this version of traceops",
     "elsewhere": "not judged of one run alone; traceops compare judges it",
@@ -134,41 +130,32 @@ def most_important_first(findings: Sequence[Finding]) -> list[Finding]:
     return sorted(
         findings,
         key=lambda f: (
-            -SEVERITIES.index(f.severity), -(f.impact_ms or 0.0), f.rule not in _FABRIC, f.rule,
+            -SEVERITIES.index(f.severity), -(f.impact_ms or 0.0), f.rule not in FABRIC_RULES, f.rule,
         ),
     )  # fmt: skip
 
 
 def checks(verdicts: Sequence[Verdict]) -> list[Check]:
     """One line for each rule that a report could tell of, also for those that nobody judged."""
-    by_rule = {verdict.rule: verdict for verdict in verdicts}
-    return [
-        _check(by_rule[rule.id]) if rule.id in by_rule else _unjudged(rule)
-        for rule in rules_with(by_rule)
-        if rule.id in by_rule or rule.judged_by is not JudgedBy.DOCTOR
-    ]
+    by_rule, found = {verdict.rule: verdict for verdict in verdicts}, []
+    for rule in rules_with(by_rule):
+        verdict = by_rule.get(rule.id)
+        if verdict is not None and verdict.findings:
+            found.append(Check(rule.id, "fired", verdict.findings[0].message))
+        elif verdict is not None and verdict.not_evaluated:
+            found.append(Check(rule.id, "not_evaluated", verdict.not_evaluated, lacking=verdict.lacking))
+        elif verdict is not None:
+            found.append(Check(rule.id, "clear", verdict.clear))
+        elif rule.judged_by is not JudgedBy.DOCTOR:
+            why: Unjudged = "elsewhere" if rule.judged_by is JudgedBy.COMPARE else "planned"
+            found.append(Check(rule.id, "not_evaluated", _UNJUDGED[why], why))
+    return found
 
 
 def judged_checks(verdicts: Sequence[Verdict]) -> list[Check]:
     """One line for each rule that has a verdict."""
     judged = {verdict.rule for verdict in verdicts}
     return [check for check in checks(verdicts) if check.rule in judged]
-
-
-def _unjudged(rule: Rule) -> Check:
-    why: Unjudged = "elsewhere" if rule.judged_by is JudgedBy.COMPARE else "planned"
-    return Check(rule.id, "not_evaluated", _UNJUDGED[why], why)
-
-
-def _check(verdict: Verdict) -> Check:
-    if verdict.findings:
-        return Check(verdict.rule, "fired", verdict.findings[0].message)
-    if verdict.not_evaluated:
-        return Check(verdict.rule, "not_evaluated", verdict.not_evaluated, lacking=verdict.lacking)
-    return Check(verdict.rule, "clear", verdict.clear)
-
-
-FABRIC_RULES = frozenset(rule.id for rule in _RULES)
 
 
 def judge_diagnosis(diagnosis: Diagnosis) -> list[Verdict]:

@@ -21,7 +21,6 @@ from traceops.hangs.crash_kinds import ADVICE, ADVICE_IN, MEMORY_CAUSES, RULE_OF
 from traceops.words.catalogue import texts
 
 if TYPE_CHECKING:
-    from traceops.hangs.crashes import Crash
     from traceops.hangs.model import Diagnosis, Root
     from traceops.rules.inputs import Inputs
 
@@ -51,19 +50,14 @@ _HANGS, _CRASHES = ({rule.id for rule in rules} for rules in (HANG_RULES, CRASH_
 
 
 def advice_of(root: Root) -> str:
-    """What to do about a cause: of a rank that died of a known crash, about the crash."""
-    if root.crash is not None:
-        return _crash_advice(root.crash, root.setting)
-    return BY_ID[root.rule].advice_for(root.cause) if root.rule in BY_ID else ""
-
-
-def _crash_advice(crash: Crash, setting: str | None) -> str:
-    """What to do about a crash, whichever rule its rank is a case of. setting: in which the job runs."""
-    own = ADVICE_IN.get(crash.kind, {}).get(setting or "")
+    """What to do about a cause. Of a rank that died of a known crash, about the crash, in the job's setting."""
+    if root.crash is None:
+        return BY_ID[root.rule].advice_for(root.cause) if root.rule in BY_ID else ""
+    own = ADVICE_IN.get(root.crash.kind, {}).get(root.setting or "")
     if own is not None:
         return own
-    rule = BY_ID.get(RULE_OF[crash.kind])
-    return texts("crashes", "advice")["killed"] if rule is None else rule.advice_for(crash.cause)
+    rule = BY_ID.get(RULE_OF[root.crash.kind])
+    return texts("crashes", "advice")["killed"] if rule is None else rule.advice_for(root.crash.cause)
 
 
 def in_order_of_roots(diagnosis: Diagnosis | None, verdicts: Sequence[Verdict]) -> list[Finding]:
@@ -110,26 +104,21 @@ def judge_crash(diagnosis: Diagnosis) -> list[Verdict]:
 
 
 def _by_rule(diagnosis: Diagnosis) -> dict[str, list[Finding]]:
+    """The finding of each root, by rule."""
     found: dict[str, list[Finding]] = defaultdict(list)
     for root in diagnosis.roots:
-        if root.rule in BY_ID:
-            found[root.rule].append(_finding(diagnosis, root))
+        if root.rule not in BY_ID:
+            continue
+        proof = [Evidence(Fact.CLUE, value, subject=metric) for metric, value in root.evidence]
+        proof += _waiting(diagnosis, root) if root.rule in _HANGS else ()
+        proof = proof or [Evidence(Fact.RANKS, ranks_text(root.ranks, 16))]
+        own = BY_ID[root.rule].finding(
+            "error", root.confidence, root.message, proof, ranks=root.ranks, cause=root.cause
+        )
+        own = replace(own, kind=root.kind.value, headline=root.headline, facts=msgspec.to_builtins(root.facts))
+        crashed = root.crash is not None
+        found[root.rule].append(replace(own, advice=advice_of(root)) if crashed else own)
     return found
-
-
-def _finding(diagnosis: Diagnosis, root: Root) -> Finding:
-    proof = [Evidence(Fact.CLUE, value, subject=metric) for metric, value in root.evidence]
-    found = BY_ID[root.rule].finding(
-        "error",
-        root.confidence,
-        root.message,
-        [*proof, *(_waiting(diagnosis, root) if root.rule in _HANGS else ())]
-        or [Evidence(Fact.RANKS, ranks_text(root.ranks, 16))],
-        ranks=root.ranks,
-        cause=root.cause,
-    )
-    found = replace(found, kind=root.kind.value, headline=root.headline, facts=msgspec.to_builtins(root.facts))
-    return found if root.crash is None else replace(found, advice=_crash_advice(root.crash, root.setting))
 
 
 def _waiting(diagnosis: Diagnosis, root: Root) -> list[Evidence]:

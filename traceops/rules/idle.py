@@ -306,7 +306,7 @@ def judge_outside_torch(inputs: Inputs) -> Verdict:
 def _judgeable(kind: IdleJudgement, inputs: Inputs) -> list[RankTimes] | Verdict:
     """The ranks that a rule can be judged on; where there are none, the verdict that says why."""
     run = inputs.run
-    judged = [times for times in run.ranks if times.summary.on_gpu or not kind.gpu_only]
+    judged = [times for times in run.ranks if times.summary.on_gpu or kind.rule is INPUT_BOUND]
     if not judged:
         return _lacking(kind, "no_gpu_activity")
     whole = [times for times in judged if not (times.summary.incomplete and times.summary.on_gpu)]
@@ -385,19 +385,9 @@ class IdleBounds(Bounds, frozen=True):
 
 BOUNDS = IdleBounds()
 _JUDGEMENTS: tuple[IdleJudgement, ...] = (
-    IdleJudgement(HOST_BOUND, "idle_host", BOUNDS.host_pct, "host", True, HOST_IN_TIME, HostBound),
+    IdleJudgement(HOST_BOUND, "idle_host", BOUNDS.host_pct, "host", HOST_IN_TIME, HostBound),
+    IdleJudgement(INPUT_BOUND, "idle_input", BOUNDS.input_pct, "input", NO_LOADING, InputBound, True, loading_evidence),
     IdleJudgement(
-        INPUT_BOUND, "idle_input", BOUNDS.input_pct, "input", False, NO_LOADING, InputBound, True, loading_evidence
-    ),
-    IdleJudgement(
-        BLOCKED_ON_DEVICE,
-        "idle_sync",
-        BOUNDS.sync_pct,
-        "host",
-        True,
-        HOST_IN_TIME,
-        BlockedOnDevice,
-        False,
-        blocking_calls,
+        BLOCKED_ON_DEVICE, "idle_sync", BOUNDS.sync_pct, "host", HOST_IN_TIME, BlockedOnDevice, False, blocking_calls
     ),
 )

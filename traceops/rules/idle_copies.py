@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypedDict
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from traceops.across.copies import CHANGES, PURPOSES, ExposedCopies, Purpose
 from traceops.across.rank_times import RankTimes
 from traceops.core.arrays import mean_ms
 from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
-from traceops.core.findings import Evidence, Finding, Severity, severity_of
+from traceops.core.findings import Confidence, Evidence, Finding, Severity, severity_of
 from traceops.core.rule import Bounds, Verdict, described
 from traceops.core.text import short_name
 from traceops.core.units import stored
 from traceops.core.words import WINDOW, StepWords
-from traceops.measure.copies import CopyKind
 from traceops.rules.inputs import Inputs, why_incomplete
 from traceops.rules.shared import work_ms
 
@@ -40,7 +39,7 @@ _MOST: dict[Purpose, Severity] = {"offload": "warning"}
 _MEMORY = {"pageable": "pageable ", "pinned": "pinned ", "unknown": ""}
 _LONGEST = 60
 _UNEVEN = 2.0  # times as many bytes as so many typical copies have: one of them has most
-_ALL_OF_IT = 0.9  # of the exposed time: with less saved, it is said why
+_ALL_OF_IT = 0.9  # of the exposed time: with less saved, the reason is given
 _MUCH = 0.2  # of the exposed time, in other copies than those named
 _FAR_BELOW = 0.8  # of the link's speed
 
@@ -110,12 +109,10 @@ def impact_ms(hit: Sequence[Part], worst: Part, replayed_ms: float | None) -> fl
 
 def claim_of_copies(worst: Part, ranks: Sequence[int], count: int, words: StepWords, saved: float) -> ExposedCopying:
     """What runs alone, for how long, what it is, and what would be left of it."""
-    copies, first = worst.copies, worst.copies.kinds[0]
-    others = [mean_ms(kind.exposed_ns) for kind in copies.kinds[1:]]
+    copies, kind, link = worst.copies, worst.copies.kinds[0], worst.copies.link
+    others = [mean_ms(other.exposed_ns) for other in copies.kinds[1:]]
     offloaded = copies.purpose == "offload"
-    partly = saved < _ALL_OF_IT * worst.ms and not offloaded
-    bound_by_link = copies.saved_ms < _ALL_OF_IT * copies.exposed_ms
-    return ExposedCopying(
+    claim = ExposedCopying(
         window=words is WINDOW,
         ranks=tuple(ranks),
         every=len(ranks) == count > 1,
@@ -123,53 +120,29 @@ def claim_of_copies(worst: Part, ranks: Sequence[int], count: int, words: StepWo
         ms=worst.ms,
         pct=worst.pct,
         way="both" if offloaded else "to_device" if copies.purpose == "input" else "to_host",
-        others=sum(others) if any(ms >= _MUCH * worst.ms for ms in others) else None,
-        offloaded=offloaded,
-        idle=copies.sync_ms if not offloaded and copies.sync_ms >= 0.01 * worst.step_ms else None,
-        left=max(worst.ms - saved, 0.0) if partly else None,
-        limit=("link" if bound_by_link else "hosts") if partly else None,
-        **_of_kind(first, copies),
-    )
-
-
-class KindFacts(TypedDict, total=False):
-    """Those facts of a claim that are about one kind of copies."""
-
-    count: float
-    typically: int | None
-    total: float | None
-    memory: str
-    direction: str
-    operator: str | None
-    region: str | None
-    gbs: float | None
-    pinned: float | None
-    link_gbs: float | None
-    link: str | None
-    generation: int | None
-    lanes: int | None
-
-
-def _of_kind(kind: CopyKind, copies: ExposedCopies) -> KindFacts:
-    whole = float(kind.total_bytes[kind.total_bytes >= 0].sum()) / copies.steps
-    count = int(kind.count.sum()) / copies.steps
-    uneven = whole >= _UNEVEN * kind.size * count
-    facts = KindFacts(
-        count=count,
-        typically=None if kind.size < 0 or uneven else kind.size,
-        total=whole if kind.size >= 0 and uneven else None,
+        count=int(kind.count.sum()) / copies.steps,
         memory=kind.memory,
         direction=kind.direction,
         operator=short_name(kind.operator, _LONGEST) if kind.operator else None,
         region=short_name(kind.region, _LONGEST) if kind.region else None,
         gbs=kind.gbs,
+        others=sum(others) if any(ms >= _MUCH * worst.ms for ms in others) else None,
+        offloaded=offloaded,
+        idle=copies.sync_ms if not offloaded and copies.sync_ms >= 0.01 * worst.step_ms else None,
     )
-    link = copies.link
+    if saved < _ALL_OF_IT * worst.ms and not offloaded:
+        limit = "link" if copies.saved_ms < _ALL_OF_IT * copies.exposed_ms else "hosts"
+        claim = replace(claim, left=max(worst.ms - saved, 0.0), limit=limit)
+    if kind.size >= 0:
+        whole = float(kind.total_bytes[kind.total_bytes >= 0].sum()) / copies.steps
+        uneven = whole >= _UNEVEN * kind.size * claim.count
+        claim = replace(claim, total=whole) if uneven else replace(claim, typically=kind.size)
     if kind.gbs is not None and kind.memory == "pageable" and link is not None and kind.gbs < _FAR_BELOW * link.gbs:
-        facts["pinned"] = float(kind.device_ns.sum()) * kind.gbs / link.gbs / copies.steps / 1e6
-        facts["link_gbs"], facts["link"] = link.gbs, "trace" if link.source == "trace" else "pcie"
-        facts["generation"], facts["lanes"] = link.generation, link.lanes
-    return facts
+        pinned = float(kind.device_ns.sum()) * kind.gbs / link.gbs / copies.steps / 1e6
+        source = "trace" if link.source == "trace" else "pcie"
+        claim = replace(claim, pinned=pinned, link_gbs=link.gbs, link=source)
+        claim = replace(claim, generation=link.generation, lanes=link.lanes)
+    return claim
 
 
 def evidence_of(worst: Part, own: Sequence[Part], words: StepWords, saved: float, bound: float) -> list[Evidence]:
@@ -187,18 +160,11 @@ def evidence_of(worst: Part, own: Sequence[Part], words: StepWords, saved: float
         found.append(Evidence(Fact.EXPOSED_COPIES_SPREAD, f"{shares[0]:.1f} / {middle:.1f} / {shares[-1]:.1f}", "%"))
     for kind in copies.kinds[:3]:
         way = "to the device" if kind.direction == "to_device" else "to the host"
-        name = kind.region or kind.operator or "no operator"
-        found.append(
-            Evidence(
-                Fact.COPIES,
-                stored(mean_ms(kind.exposed_ns)),
-                words.unit("ms"),
-                rank=rank,
-                subject=f"{_MEMORY[kind.memory]}copies {way} in {short_name(name, _LONGEST)}",
-            )
-        )
-        if (gbs := kind.gbs) is not None:
-            found.append(Evidence(Fact.THEIR_SPEED, round(gbs, 2), "GB/s", rank=rank))
+        name = short_name(kind.region or kind.operator or "no operator", _LONGEST)
+        subject, ms = f"{_MEMORY[kind.memory]}copies {way} in {name}", stored(mean_ms(kind.exposed_ns))
+        found.append(Evidence(Fact.COPIES, ms, words.unit("ms"), rank=rank, subject=subject))
+        if kind.gbs is not None:
+            found.append(Evidence(Fact.THEIR_SPEED, round(kind.gbs, 2), "GB/s", rank=rank))
     if copies.link is not None:
         found.append(Evidence(Fact.LINK_FROM_PINNED_MEMORY, round(copies.link.gbs, 1), "GB/s"))
     found.append(Evidence(Fact.HOST_IN_THESE_COPIES, stored(copies.blocked_ms), words.unit("ms"), rank=rank))
@@ -249,10 +215,12 @@ def _judged(inputs: Inputs, purpose: Purpose, own: Sequence[Part]) -> Finding | 
     worst = max(own, key=lambda part: part.pct)
     if (severity := severity_of(worst.pct, *BOUNDS.exposed_pct)) is None:
         return None
-    cause = _cause(worst.copies)
+    pinned = worst.copies.kinds[0].memory == "pinned"
+    cause: str = "pageable_input" if purpose == "input" else purpose
+    if purpose != "output" and pinned:
+        cause = f"pinned_{purpose}"
     if purpose in _MOST and severity != "info":
-        by_design = worst.copies.kinds[0].memory == "pinned" and worst.pct < BOUNDS.most_of_step_pct
-        severity = "info" if by_design else _MOST[purpose]
+        severity = "info" if pinned and worst.pct < BOUNDS.most_of_step_pct else _MOST[purpose]
     hit = [part for part in own if part.pct >= max(BOUNDS.exposed_pct[0], _ALSO * worst.pct)]
     ranks = [part.copies.rank for part in hit]
     damaged = any(times.summary.damage for times in inputs.run.ranks if times.summary.rank in ranks)
@@ -260,19 +228,7 @@ def _judged(inputs: Inputs, purpose: Purpose, own: Sequence[Part]) -> Finding | 
     saved = impact_ms(hit, worst, None if replayed is None else replayed / 1e6)
     if replayed is not None and 100 * saved < BOUNDS.gain_pct * worst.step_ms:
         severity = "info"
-    return EXPOSED_COPIES.finding(
-        severity,
-        "medium" if damaged else "high",
-        claim_of_copies(worst, ranks, len(inputs.run.ranks), inputs.run.step_words, saved),
-        evidence_of(worst, own, inputs.run.step_words, saved, BOUNDS.exposed_pct[0]),
-        ranks=ranks,
-        impact_ms=saved,
-        cause=cause,
-    )
-
-
-def _cause(copies: ExposedCopies) -> str:
-    """The key of the advice, by what most of the exposed time is."""
-    if copies.purpose != "output" and copies.kinds[0].memory == "pinned":
-        return f"pinned_{copies.purpose}"
-    return "pageable_input" if copies.purpose == "input" else copies.purpose
+    claim = claim_of_copies(worst, ranks, len(inputs.run.ranks), inputs.run.step_words, saved)
+    evidence = evidence_of(worst, own, inputs.run.step_words, saved, BOUNDS.exposed_pct[0])
+    confidence: Confidence = "medium" if damaged else "high"
+    return EXPOSED_COPIES.finding(severity, confidence, claim, evidence, ranks=ranks, impact_ms=saved, cause=cause)

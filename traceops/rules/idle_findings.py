@@ -63,10 +63,10 @@ COMPILING = "compiles"
 ON_CPU = "computes_on_cpu"
 _LEAST_PCT = 10.0  # of the step
 _LEAST_SHARE = 0.2  # of the idle time
-_MOSTLY = 0.5  # of the idle time: from there it is what to mend
+_MOSTLY = 0.5  # of the idle time: from there it is what to fix
 _LEAST_PART = 0.1  # of the idle time: from there one is named
 _MOST_NAMED = 3
-_OFTEN = 1.5  # times a step: from there the number is told
+_OFTEN = 1.5  # times a step: from there the number is given
 _FULL = 0.5  # of the mean step's: a step that has it
 _FEW = 3.0  # calls of the driver: so many may be of what is used first
 _DRIVER = re.compile("^(cuda|hip|cu)[A-Z]")
@@ -163,7 +163,6 @@ class IdleJudgement(Struct, frozen=True):
     bucket: str
     bounds: tuple[float, float, float]  # info, warning, error
     cause: str
-    gpu_only: bool
     change: str  # of traceops.across.replay.what_if
     claim: type[Idles]
     whole_change: bool = True  # whether `change` takes away this bucket only, so that its saving is the rule's

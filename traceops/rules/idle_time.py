@@ -178,7 +178,7 @@ class Idle(Struct, frozen=True):
     light: bool = False  # whether the light window tells how long the device is idle
     wait_ms: float = 0.0
     in_time_ms: float | None = None  # of input that is late in every few steps: the mean of the others
-    seen_ms: float = 0.0  # in which looks at the host see it wait for input, see idle_input.seen_waiting_ms
+    seen_ms: float = 0.0  # in which looks at the host see it wait for input, see seen_waiting_ms
     by_looks: bool = False  # whether these tell how long it is
 
     @property
@@ -207,7 +207,7 @@ def idle_of(
     takes as long without the profiler; the host's does not. Where there is a light window, it shows how long the device
     is idle: no cause of that can take longer. Input is claimed as recorded (TO-I002), so the host has no more than what
     that leaves, or what the looks at the host leave that saw it wait for input in the other steps. host_share: of idle
-    time, as recorded. seen_input_ms: see idle_input.seen_waiting_ms."""
+    time, as recorded. seen_input_ms: see seen_waiting_ms."""
     for_input = max(times.mean_ms("idle_input"), seen_input_ms)
     recorded, step = times.mean_ms(bucket), times.step_ms
     own = None if undisturbed is None or not times.summary.on_gpu else undisturbed.of(times.summary.rank)
@@ -278,9 +278,8 @@ def within_lateness_ms(times: RankTimes) -> float:
 
 
 def measured(inputs: Inputs) -> bool:
-    """Whether the run itself tells what its steps take without the profiler."""
-    told = (inputs.slowdown, inputs.unprofiled_ms, inputs.undisturbed)
-    return any(known is not None for known in told)
+    """Whether the run itself shows what its steps take without the profiler."""
+    return any(known is not None for known in (inputs.slowdown, inputs.unprofiled_ms, inputs.undisturbed))
 
 
 def certain_severity(worst: Idle, bounds: tuple[float, float, float], seen: Severity) -> Severity | None:
@@ -337,7 +336,7 @@ def waits_for_input(idle: Sequence[Idle], whole: WholeRun | None) -> list[Idle]:
 
 _AS_SLOW = 0.5  # of the step
 
-_MUCH = 0.2  # more workers where the rest of a step is shorter: told as a range
+_MUCH = 0.2  # more workers where the rest of a step is shorter: given as a range
 
 
 def loading_evidence(times: RankTimes, words: StepWords) -> tuple[Evidence, ...]:
@@ -482,25 +481,19 @@ def without_waiting(
     found: Finding, inputs: Inputs, idle: Sequence[Idle], worst: Idle, bounds: Sequence[float]
 ) -> Finding:
     """The finding of ranks that load by themselves, as severe as the most that waiting for a core leaves of any."""
-    waits = {one.times.summary.rank: _waited_pct(inputs, one) for one in idle}
+    waits = dict.fromkeys((one.times.summary.rank for one in idle), 0.0)
+    for one in idle:
+        own = recorded_waits([own for own in inputs.observed if own.rank == one.times.summary.rank])
+        wait = own.get(one.times.summary.rank)
+        if wait is not None and wait.beside_pct >= WAITS_PCT and not has_workers(one.times.summary):
+            waits[one.times.summary.rank] = wait.beside_pct
     rank = worst.times.summary.rank
     left = severity_of(max(one.pct - waits[one.times.summary.rank] for one in idle), *bounds) or "info"
     if not waits[rank] or SEVERITIES.index(left) >= SEVERITIES.index(found.severity):
         return found
-    return replace(
-        restated(found, InputBound, core_pct=stored(waits[rank])),
-        severity=left,
-        evidence=(*found.evidence, Evidence(Fact.WAITS_FOR_A_CORE, round(waits[rank], 1), "%", WAITS_PCT, rank)),
-    )
-
-
-def _waited_pct(inputs: Inputs, one: Idle) -> float:
-    """What a rank without workers wants for a core in its recorded steps; 0 where that is little."""
-    rank = one.times.summary.rank
-    wait = recorded_waits([own for own in inputs.observed if own.rank == rank]).get(rank)
-    if wait is None or wait.beside_pct < WAITS_PCT or has_workers(one.times.summary):
-        return 0.0
-    return wait.beside_pct
+    core = Evidence(Fact.WAITS_FOR_A_CORE, round(waits[rank], 1), "%", WAITS_PCT, rank)
+    found = restated(found, InputBound, core_pct=stored(waits[rank]))
+    return replace(found, severity=left, evidence=(*found.evidence, core))
 
 
 def unsure_of_all(inputs: Inputs, idle: Sequence[Idle], least_pct: float) -> bool:

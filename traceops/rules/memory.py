@@ -286,14 +286,14 @@ def _excess(use: MemoryUse, known: Mapping[int, MemoryUse], inputs: Inputs) -> t
 
 def _what_is_more(use: MemoryUse, peers: Sequence[MemoryUse], more: float) -> tuple[str | None, float | None]:
     """What the rank holds more of than the median peer, where all told what they hold at the end of a step."""
-    told = [other.held for other in peers if other.held]
-    if not use.held or not told:
+    known = [other.held for other in peers if other.held]
+    if not use.held or not known:
         return None, None
     names = ("parameters", "gradients", "optimizer_state")
-    state = sum(use.held[name] - median([other[name] for other in told]) for name in names)
+    state = sum(use.held[name] - median([other[name] for other in known]) for name in names)
     if state >= more / 2:
         return "state", state
-    stays = use.held["allocated"] - median([other["allocated"] for other in told])
+    stays = use.held["allocated"] - median([other["allocated"] for other in known])
     if stays - state >= more / 2:
         return "stays", stays - state
     return "activations", more - max(stays, 0)
@@ -313,9 +313,9 @@ def _growth(uses: Sequence[MemoryUse]) -> Verdict:
     by_line: dict[str, list[MemoryUse]] = defaultdict(list)
     for use in grown:
         by_line[use.stays[0].place if use.stays else ""].append(use)
-    told = [line for line in by_line if line]
-    if len(told) == 1:  # ranks without a snapshot do what the others do
-        by_line[told[0]] += by_line.pop("", [])
+    lines = [line for line in by_line if line]
+    if len(lines) == 1:  # ranks without a snapshot do what the others do
+        by_line[lines[0]] += by_line.pop("", [])
     return GROWTH.verdict(*(_grown(own) for own in by_line.values()))
 
 

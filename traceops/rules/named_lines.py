@@ -79,8 +79,8 @@ def late_all_the_time(found: Finding, inputs: Inputs) -> Finding:
     if undisturbed is None or found.severity != "info" or found.cause not in ("host", "unknown") or not in_turn:
         return found
     longer = whole_run_hosts.seen_longer(inputs, found.ranks)
-    seen = (one.more_ms if one.claimed_ms is None else one.claimed_ms for one in longer if one.rank in found.ranks)
-    waits, saved = waited_for_ms(undisturbed, found.ranks[0]), max(seen, default=0.0)
+    saved = max((one.costs_ms for one in longer if one.rank in found.ranks), default=0.0)
+    waits = waited_for_ms(undisturbed, found.ranks[0])
     saved = saved if waits is None else min(saved, waits)
     severity = severity_of(100 * saved / undisturbed.step_ms, IMPACT_BOUNDS[0], *IMPACT_BOUNDS)
     return found if severity is None else replace(found, severity=severity, confidence="medium")
@@ -206,7 +206,7 @@ def _in_line(found: Finding, inputs: Inputs) -> tuple[Finding, float, str]:
     one = next((one for one in longer if one.rank in found.ranks), None)
     persistent, seen_ms, reason = found.rule == PERSISTENTLY_LATE.id, 0.0, ""
     if one is not None:
-        reason, seen_ms = f"in {one.place.said}", one.more_ms if one.claimed_ms is None else one.claimed_ms
+        reason, seen_ms = f"in {one.place.said}", one.costs_ms
         if persistent and one.more_ms >= _EXPLAINS * (found.impact_ms or 0.0):
             found = replace(found, advice=HOST_LONGER.advice_for(one.does))
         found = _with(found, f"{whole_run_hosts.claim_for(one).headline()}.", whole_run_hosts.evidence(one))

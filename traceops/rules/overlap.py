@@ -18,7 +18,7 @@ from traceops.across.undisturbed import Undisturbed
 from traceops.core.arrays import median
 from traceops.core.claims import Claim, reason, restated
 from traceops.core.facts import Fact
-from traceops.core.findings import SEVERITIES, Evidence, Finding, Severity, severity_of
+from traceops.core.findings import SEVERITIES, Evidence, Severity, severity_of
 from traceops.core.rule import Bounds, Verdict, described
 from traceops.core.units import stored
 from traceops.core.words import WINDOW
@@ -106,9 +106,8 @@ def judge_small(run: CrossRank, undisturbed: Undisturbed | None = None, host_ms:
         *basis.evidence(words),
     ]
     ranks, impact = sorted(members), stored(gain.ms)
-    return SMALL_COLLECTIVES.verdict(
-        SMALL_COLLECTIVES.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=impact)
-    )
+    found = SMALL_COLLECTIVES.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=impact)
+    return SMALL_COLLECTIVES.verdict(found)
 
 
 def _small_severity(share: float, of_step: float, gain: overlap_gain.Gain, step: float) -> Severity | None:
@@ -152,9 +151,8 @@ def _judge_calls(run: CrossRank, basis: overlap_gain.Basis) -> Verdict | None:
         *basis.evidence(words),
     ]
     claim, ranks = calls.claim(words, basis.recorded), sorted(times.summary.rank for times in run.ranks)
-    return SMALL_COLLECTIVES.verdict(
-        SMALL_COLLECTIVES.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=stored(gain.ms))
-    )
+    found = SMALL_COLLECTIVES.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=stored(gain.ms))
+    return SMALL_COLLECTIVES.verdict(found)
 
 
 def _of_typical_steps(run: CrossRank, small: Sequence[Collective]) -> tuple[list[Collective], int]:
@@ -297,9 +295,8 @@ def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None, hos
         *basis.evidence(words),
     ]
     ranks = [times.summary.rank for times in run.ranks]
-    return LATE_START.verdict(
-        LATE_START.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=stored(gain.ms))
-    )
+    found = LATE_START.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=stored(gain.ms))
+    return LATE_START.verdict(found)
 
 
 def waited_pct(inputs: Inputs) -> float:
@@ -308,30 +305,23 @@ def waited_pct(inputs: Inputs) -> float:
     if not on_cpu(run) and not run.through_host:
         return 0.0
     waits = recorded_waits(inputs.observed)
-    told = [waits[rank].beside_pct if rank in waits else 0.0 for rank in (t.summary.rank for t in run.ranks)]
-    return median(told) if told else 0.0
+    beside = [waits[rank].beside_pct if rank in waits else 0.0 for rank in (t.summary.rank for t in run.ranks)]
+    return median(beside) if beside else 0.0
 
 
 def without_waiting(verdict: Verdict, share_pct: Fact, bounds: Sequence[float], waited: float) -> Verdict:
     """The verdict, as severe as what is left of the transfer where all of the waiting for a core lies in it. share_pct:
     the metric of the finding's evidence that is held to the bounds."""
-    if waited < WAITS_PCT:
-        return verdict
-    return replace(verdict, findings=tuple(_without(one, share_pct, bounds, waited) for one in verdict.findings))
-
-
-def _without(found: Finding, share_pct: Fact, bounds: Sequence[float], waited: float) -> Finding:
-    share = next((e.value for e in found.evidence if e.fact is share_pct), None)
-    if not isinstance(share, (int, float)):
-        return found
-    left = severity_of(share - waited, *bounds) or "info"
-    if SEVERITIES.index(left) >= SEVERITIES.index(found.severity):
-        return found
-    return replace(
-        restated(found, _CLAIMS[str(found.kind)], core_pct=waited),
-        severity=left,
-        evidence=(*found.evidence, Evidence(Fact.WAITS_FOR_A_CORE, round(waited, 1), "% of recorded steps", WAITS_PCT)),
-    )
+    findings = []
+    for found in verdict.findings:
+        share = found.number(share_pct)
+        left = severity_of((share or 0.0) - waited, *bounds) or "info"
+        if waited >= WAITS_PCT and share is not None and SEVERITIES.index(left) < SEVERITIES.index(found.severity):
+            core = Evidence(Fact.WAITS_FOR_A_CORE, round(waited, 1), "% of recorded steps", WAITS_PCT)
+            found = restated(found, _CLAIMS[str(found.kind)], core_pct=waited)
+            found = replace(found, severity=left, evidence=(*found.evidence, core))
+        findings.append(found)
+    return replace(verdict, findings=tuple(findings))
 
 
 _CLAIMS: Mapping[str, type[Claim]] = {

@@ -129,8 +129,8 @@ def judge_uneven(run: CrossRank) -> Verdict:
         return without_replay(UNEVEN_STAGES, run, BOUNDS.even_pct[2])
     step = run.replay.what_if.mean_ns(run.replay.what_if.replayed_ns)
     slow = [bubble for bubble in run.bubbles if bubble.is_slow_rank]
-    if slow and step and (told := _judge_slow_rank(run, max(slow, key=_beyond_mean), step)).findings:
-        return told
+    if slow and step and (verdict := _judge_slow_rank(run, max(slow, key=_beyond_mean), step)).findings:
+        return verdict
     if (saved := run.replay.what_if.saved_ns(STAGES_EVEN)) is None or not step:
         return UNEVEN_STAGES.not_evaluated(reason("pipeline", "no_replay_of_even_stages"))
     worst = max(run.bubbles, key=_beyond_mean)
@@ -145,8 +145,10 @@ def judge_uneven(run: CrossRank) -> Verdict:
     way, kept = ("shared", Fact.SAVED_BY_EVEN_STAGES) if at_pace is None else ("pace", Fact.SAVED_AT_THE_OTHERS_PACE)
     then, pct = (step - saved) / 1e6, 100 * saved / step
     claim = replace(_uneven(worst, words), way=way, step=step / 1e6, then=then, pct=pct, slower=slower)
-    if slower is None:
-        claim = replace(claim, moved=moved, faster=_faster(worst))
+    if slower is None:  # blocks would move to the two ranks with the least work
+        below = sorted((stage for stage in worst.stages if stage.work < worst.mean_work), key=lambda one: one.work)
+        faster = tuple(one.rank for one in sorted(below[:2], key=lambda one: one.stage))
+        claim = replace(claim, moved=moved, faster=faster)
     rank = worst.slowest.rank
     evidence = [
         *_saved_and_work(kept, worst, saved, step, words),
@@ -154,9 +156,8 @@ def judge_uneven(run: CrossRank) -> Verdict:
         Evidence(Fact.OF_ITS_BLOCKS_TO_MOVE, round(moved, 1), "%", rank=rank),
     ]
     cause = None if slower is None else "gpu_compute"
-    return UNEVEN_STAGES.verdict(
-        UNEVEN_STAGES.finding(severity, "high", claim, evidence, ranks=[rank], impact_ms=_ms(saved), cause=cause)
-    )
+    found = UNEVEN_STAGES.finding(severity, "high", claim, evidence, ranks=[rank], impact_ms=_ms(saved), cause=cause)
+    return UNEVEN_STAGES.verdict(found)
 
 
 def _beyond_mean(bubble: Bubble) -> float:
@@ -275,9 +276,8 @@ def _judge_slow_rank(run: CrossRank, worst: Bubble, step: float) -> Verdict:
         *(Evidence(Fact.WORK_OF_THE_SAME_STAGE, _ms(s.work), words.unit("ms"), rank=s.rank) for s in worst.twins),
     ]
     cause = "gpu_compute" if any(times.summary.on_gpu for times in run.ranks) else "host"
-    return UNEVEN_STAGES.verdict(
-        UNEVEN_STAGES.finding(severity, "high", claim, evidence, ranks=[rank], impact_ms=_ms(saved), cause=cause)
-    )
+    found = UNEVEN_STAGES.finding(severity, "high", claim, evidence, ranks=[rank], impact_ms=_ms(saved), cause=cause)
+    return UNEVEN_STAGES.verdict(found)
 
 
 def _saved_and_work(fact: Fact, worst: Bubble, saved: float, step: float, words: StepWords) -> list[Evidence]:
@@ -329,9 +329,8 @@ def judge_bubble(run: CrossRank) -> Verdict:
         Evidence(Fact.MICRO_BATCHES, pipeline.micro_batches),
     ]
     impact = _ms(waiting if saved is None else saved)
-    return LARGE_BUBBLE.verdict(
-        LARGE_BUBBLE.finding(severity, "high", claim, evidence, ranks=pipeline.ranks, impact_ms=impact)
-    )
+    found = LARGE_BUBBLE.finding(severity, "high", claim, evidence, ranks=pipeline.ranks, impact_ms=impact)
+    return LARGE_BUBBLE.verdict(found)
 
 
 def judge_late(
@@ -364,9 +363,8 @@ def judge_late(
         for stage in worst.stages
     ]
     severity, ranks = "info" if starved else severity, worst.pipeline.ranks
-    return LATE_SENDS.verdict(
-        LATE_SENDS.finding(severity, "medium", claim, evidence, ranks=ranks, impact_ms=_ms(waiting))
-    )
+    found = LATE_SENDS.finding(severity, "medium", claim, evidence, ranks=ranks, impact_ms=_ms(waiting))
+    return LATE_SENDS.verdict(found)
 
 
 def _no_pipeline(run: CrossRank, rule: Rule) -> Verdict:
@@ -377,13 +375,6 @@ def _no_pipeline(run: CrossRank, rule: Rule) -> Verdict:
     if any(own.summary.through_host and not len(own.summary.comm.start) for own in run.ranks):
         return rule.not_evaluated(reason("pipeline", "through_host"))
     return rule.clear(reason("pipeline", "no_pipeline"))
-
-
-def _faster(bubble: Bubble) -> tuple[int, ...]:
-    """The two ranks with the least work, in the order of their stages."""
-    below = [stage for stage in bubble.stages if stage.work < bubble.mean_work]
-    fastest = sorted(below, key=lambda stage: stage.work)[:2]
-    return tuple(stage.rank for stage in sorted(fastest, key=lambda stage: stage.stage))
 
 
 def _mean(bubble: Bubble, what: str) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from functools import cache
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -39,19 +40,17 @@ from traceops.rules.whole_run_claims import BOUNDS as BOUNDS_OF_RUN
 
 
 class Family(Struct, frozen=True):
-    """Rules about one thing, whose ids begin with `prefix`. about: names it in a sentence. judge: gives a verdict for
-    each of them on a run; None where no run alone is judged. of_recorded: on its recorded steps alone. of_run: on all
-    of its steps, few of which the profiler made long. stated: its rules, or what loads them: no run needs the many of
-    the machine. limits: from where on it finds something, in the same way."""
+    """Rules about one thing, whose ids begin with `prefix`. about: names it in a sentence. stated: its rules, or what
+    loads them: no run needs the many of the machine. judge: gives a verdict for each of them on a run; None where no
+    run alone is judged. limits: from where on it finds something, or what loads that. over: `steps`, of which there
+    must be one, `recorded` ones alone, or those of the whole `run`, few of which the profiler made long."""
 
     prefix: str
     about: str
     stated: tuple[Rule, ...] | Callable[[], tuple[Rule, ...]]
     judge: Callable[[Inputs], list[Verdict]] | None = None
-    of_steps: bool = False
-    of_recorded: bool = False
-    of_run: bool = False
     limits: tuple[Bounds, ...] | Callable[[], tuple[Bounds, ...]] = ()
+    over: Literal["capture", "steps", "recorded", "run"] = "capture"
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -103,45 +102,21 @@ def judge_idle(inputs: Inputs) -> list[Verdict]:
     return [*idle.judge(inputs), idle_copies.judge_copies(inputs)]
 
 
-LINKS = (*bandwidth.RULES, *bandwidth.THROUGH_HOST_RULES)
-
-
-def judge_links(inputs: Inputs) -> list[Verdict]:
-    """What the links gave, or the way that is taken in their place."""
-    return [*bandwidth.judge(inputs), bandwidth.judge_through_host(inputs.run)]
-
-
 FAMILIES: tuple[Family, ...] = (
-    Family(
-        "TO-V", "validity of the capture", validity.VALIDITY_RULES, validity.judge_traces, limits=(VALIDITY_BOUNDS,)
-    ),
-    Family(
-        "TO-S", "stragglers", stragglers.RULES, stragglers.judge, of_steps=True, of_recorded=True, limits=(LATE_BOUNDS,)
-    ),
-    Family(
-        "TO-B", "pipelines", pipeline.RULES, pipeline.judge, of_steps=True, of_recorded=True, limits=(pipeline.BOUNDS,)
-    ),
-    Family("TO-T", "outlier steps", steps.RULES, steps.judge, of_steps=True, limits=(steps.BOUNDS,)),
-    Family("TO-W", "unrecorded steps", WHOLE_RUN, judge_whole_run, of_run=True, limits=(BOUNDS_OF_RUN,)),
-    Family("TO-O", "overlap", overlap.RULES, overlap.judge, of_steps=True, of_recorded=True, limits=(overlap.BOUNDS,)),
-    Family(
-        "TO-I", "idle GPUs", IDLE, judge_idle, of_steps=True, of_recorded=True, limits=(idle.BOUNDS, idle_copies.BOUNDS)
-    ),
-    Family(
-        "TO-K",
-        "kernel efficiency",
-        compute.RULES,
-        compute.judge,
-        of_steps=True,
-        of_recorded=True,
-        limits=(compute.BOUNDS,),
-    ),
-    Family("TO-C", "bandwidth", LINKS, judge_links, of_steps=True, of_recorded=True, limits=(bandwidth.BOUNDS,)),
-    Family("TO-P", "GPU links", fabric.RULES, fabric.judge, limits=(FABRIC_BOUNDS,)),
+    Family("TO-V", "validity of the capture", validity.VALIDITY_RULES, validity.judge_traces, (VALIDITY_BOUNDS,)),
+    Family("TO-S", "stragglers", stragglers.RULES, stragglers.judge, (LATE_BOUNDS,), "recorded"),
+    Family("TO-B", "pipelines", pipeline.RULES, pipeline.judge, (pipeline.BOUNDS,), "recorded"),
+    Family("TO-T", "outlier steps", steps.RULES, steps.judge, (steps.BOUNDS,), "steps"),
+    Family("TO-W", "unrecorded steps", WHOLE_RUN, judge_whole_run, (BOUNDS_OF_RUN,), "run"),
+    Family("TO-O", "overlap", overlap.RULES, overlap.judge, (overlap.BOUNDS,), "recorded"),
+    Family("TO-I", "idle GPUs", IDLE, judge_idle, (idle.BOUNDS, idle_copies.BOUNDS), "recorded"),
+    Family("TO-K", "kernel efficiency", compute.RULES, compute.judge, (compute.BOUNDS,), "recorded"),
+    Family("TO-C", "bandwidth", bandwidth.RULES, bandwidth.judge, (bandwidth.BOUNDS,), "recorded"),
+    Family("TO-P", "GPU links", fabric.RULES, fabric.judge, (FABRIC_BOUNDS,)),
     Family("TO-H", "hangs", failures.HANG_RULES, failures.judge_hangs),
-    Family("TO-E", "crashes", failures.CRASH_RULES, failures.judge_crashes, limits=_bounds_of_crashes),
+    Family("TO-E", "crashes", failures.CRASH_RULES, failures.judge_crashes, _bounds_of_crashes),
     Family("TO-D", "machine setup", _of_the_machine, limits=_bounds_of_the_machine),
-    Family("TO-M", "memory", memory.RULES, memory.judge, of_run=True, limits=(memory.BOUNDS,)),
+    Family("TO-M", "memory", memory.RULES, memory.judge, (memory.BOUNDS,), "run"),
     Family("TO-R", "regressions", regression.RULES, limits=(regression.BOUNDS,)),
 )
 RULES: tuple[Rule, ...]  # all
@@ -180,18 +155,16 @@ def judge(inputs: Inputs) -> list[Verdict]:
     """The verdicts of all families on one run, family by family."""
     verdicts: list[Verdict] = []
     run, whole = inputs.run, inputs.whole
-    if whole is None or run.unit != "step":
-        unlike = False
-    else:
-        unlike = is_unlike(whole, numbered_steps(inputs.ranks), run.step_ms)
+    unlike = whole is not None and run.unit == "step" and is_unlike(whole, numbered_steps(inputs.ranks), run.step_ms)
     for family in FAMILIES:
         if family.judge is None:
             continue
-        if family.of_steps and inputs.run.unit == "none":
+        of_steps = family.over in ("steps", "recorded")
+        if of_steps and run.unit == "none":
             verdicts += [rule.not_evaluated(reason("validity", "no_step")) for rule in family.rules]
             continue
         own = family.judge(replace(inputs, earlier=tuple(verdicts)))
-        capped = (family.of_steps and inputs.run.unit == "window") or (family.of_recorded and unlike)
+        capped = (of_steps and run.unit == "window") or (family.over == "recorded" and unlike)
         verdicts += [_at_most_warning(verdict) for verdict in own] if capped else own
     return with_stacks(with_lines(verdicts, inputs), inputs)
 

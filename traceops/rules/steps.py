@@ -162,15 +162,15 @@ def _unprofiled(inputs: Inputs, cause: str) -> tuple[list[float], list[bool], li
     """Steps timed without the profiler, ms, which of them are like the others, and those that have another cause. The
     median over ranks of each. All of them, where the run was observed: that also knows which are typical."""
     if (whole := inputs.whole) is not None:
-        told = whole.timed & ~np.isin(whole.numbers, whole.start)
+        timed = whole.timed & ~np.isin(whole.numbers, whole.start)
         known = {"unknown", cause} if cause in _OF_BOTH else {one.cause for one in whole.occasions}
         own, apart = (
             [number for one in whole.occasions if (one.cause in known) is such for number in one.steps]
             for such in (True, False)
         )
-        other = told & np.isin(whole.numbers, apart) & ~np.isin(whole.numbers, own)
-        told = told & ~other
-        return whole.step_ms[told].tolist(), whole.like[told].tolist(), whole.step_ms[other].tolist()
+        other = timed & np.isin(whole.numbers, apart) & ~np.isin(whole.numbers, own)
+        timed = timed & ~other
+        return whole.step_ms[timed].tolist(), whole.like[timed].tolist(), whole.step_ms[other].tolist()
     series = [own.unprofiled_step_ms for own in manifest_ranks(inputs.manifest)]
     count = min((len(own) for own in series), default=0)
     rows = ([own[i] for own in series] for i in range(count))

@@ -54,7 +54,7 @@ from traceops.rules.stragglers_conditions import (
 from traceops.rules.stragglers_findings import clear_text, finding_of, grown_evidence, only_waited_for, steps_text
 
 _MOST_OF_WAITING = 0.75  # that must be for the group
-_UNEVEN = 1.5  # times the least of them: from there on one number does not tell what they take longer
+_UNEVEN = 1.5  # times the least of them: from there on one number does not say what they take longer
 SLOW_GROUP = described("late", "TO-S003")
 
 
@@ -293,12 +293,18 @@ IDS = tuple(rule.id for rule in RULES)
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
-    """TO-S001 and TO-S002 of single ranks, and TO-S003 of ranks that are late alike."""
-    slowdown, undisturbed = inputs.slowdown, inputs.undisturbed
-    waits = unfair_waits(inputs.observed, inputs.machine)
-    single = judge_stragglers(inputs.run, slowdown, undisturbed, waits)
-    if (run := compared(inputs.run)) is None:
-        return [*single, SLOW_GROUP.not_evaluated(nothing_to_compare(inputs.run))]
+    """Ranks that make the others wait, and groups of them."""
+    return judge_late(inputs.run, inputs.slowdown, inputs.undisturbed, unfair_waits(inputs.observed, inputs.machine))
+
+
+def judge_late(
+    whole: CrossRank, slowdown: float | None, undisturbed: Undisturbed | None = None, waits: CoreWaits | None = None
+) -> list[Verdict]:
+    """TO-S001 and TO-S002 of single ranks, and TO-S003 of ranks that are late alike. Arguments as `judge_stragglers`
+    has them."""
+    single, waits = judge_stragglers(whole, slowdown, undisturbed, waits), waits or CoreWaits()
+    if (run := compared(whole)) is None:
+        return [*single, SLOW_GROUP.not_evaluated(nothing_to_compare(whole))]
     serious = [found for verdict in single for found in verdict.findings if found.severity != "info"]
     named = {rank for found in serious for rank in found.ranks}
     group = judge_group(run, slowdown, uncertain(run), waits, named)

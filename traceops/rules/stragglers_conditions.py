@@ -44,7 +44,7 @@ _LEAD = 2.0  # times as much waiting as any other can have caused, where some is
 _MOST = 0.5  # of all waiting: what a rank must cause on CPUs that takes longer for no single cause
 _TIMES = 2.0  # as long as on its peers: a region that a rank's host is late in, and not for being slower by nature
 _REGION_SHARE = 1 / 3  # of what its cure saves: what that region must take longer
-_LEFT = 0.2  # of what its cure saves: with less left beside its waits for cores, these are what is to be told
+_LEFT = 0.2  # of what its cure saves: with less left beside its waits for cores, these are the finding
 _MOST_OF_WAITING = 0.75  # what a rank that is late in some steps must cause on CPUs, which others use too
 
 

@@ -209,11 +209,11 @@ def judge_missing(
     unusable: files were left out, which TO-V002 names."""
     if not (missing := sorted(set(range(world)) - set(present))):
         return MISSING_RANKS.clear(reason("validity", "all_present", world=world))
-    told = by_cause([failure for failure in failures if failure.rank in set(missing)])
+    causes = by_cause([failure for failure in failures if failure.rank in set(missing)])
     failed = " ".join(
         f"Rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:16]))}: {cause_text(failure)};"
         f" {advice_text(failure)}."
-        for ranks, failure in told
+        for ranks, failure in causes
     )
     short = {rank: own for rank in missing[:_MOST_LISTED] if (own := ended_before(manifest or {}, rank)) is not None}
     steps, needed = zip(*short.values(), strict=True) if short else ((), ())
@@ -256,9 +256,8 @@ def judge_backward_sync(ranks: Sequence[RankSummary], manifest: dict[str, Any]) 
         promised=by, steps=max(backward.steps_with_backward for backward in with_backward.values())
     )
     evidence = [Evidence(Fact.STEPS_SYNCHRONISED_INSIDE_BACKWARD, 0, "steps", 1), Evidence(Fact.PROMISED_BY, by)]
-    return NO_SYNC_IN_BACKWARD.verdict(
-        NO_SYNC_IN_BACKWARD.finding("warning", "high", claim, evidence, ranks=sorted(with_backward))
-    )
+    found = NO_SYNC_IN_BACKWARD.finding("warning", "high", claim, evidence, ranks=sorted(with_backward))
+    return NO_SYNC_IN_BACKWARD.verdict(found)
 
 
 def _no_promise(ranks: Sequence[RankSummary], manifest: Mapping[str, Any], *, promised: bool) -> str:

@@ -131,9 +131,8 @@ def judge_clocks(run: CrossRank, *, known: bool = False) -> Verdict:
     ]
     severity: Severity = "info" if ranks or crowded else "warning"
     cause = "shared_cores" if crowded else "one_host" if shared else None
-    return UNALIGNED_CLOCKS.verdict(
-        UNALIGNED_CLOCKS.finding(severity, "high", claim, evidence, ranks=ranks, cause=cause)
-    )
+    found = UNALIGNED_CLOCKS.finding(severity, "high", claim, evidence, ranks=ranks, cause=cause)
+    return UNALIGNED_CLOCKS.verdict(found)
 
 
 def _apart_on_one_host(run: CrossRank) -> Finding | None:

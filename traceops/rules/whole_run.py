@@ -119,7 +119,7 @@ _NUMBERS = re.compile(r"\d+")
 _WASTE = ("recompilation", "garbage_collection", "allocator", "input")  # what no training wants
 _LEAST_TIMES = 2
 _LEAST_STEPS = 3
-_PART = 0.5  # of that time: if less of it makes steps stand out, it is told as a part of all steps
+_PART = 0.5  # of that time: if less of it makes steps stand out, it is named as a part of all steps
 _ID = re.compile(r"\d+/\d+: ")  # of the guard, in torch's reason
 
 
@@ -128,18 +128,18 @@ def judge(inputs: Inputs) -> list[Verdict]:
     if (run := inputs.whole) is None:
         return [UNLIKE_OVER_RUN.not_evaluated(reason("whole_run", "not_observed"))]
     recorded = causes_of_unlike(inputs)
-    told = [
-        one for one in run.occasions if _is_told(one, recorded.get(one.cause, 0)) and not is_phase(one, inputs.rounds)
+    named = [
+        one for one in run.occasions if _is_named(one, recorded.get(one.cause, 0)) and not is_phase(one, inputs.rounds)
     ]
     in_most = []
     for cause, shares in (("garbage_collection", run.garbage), ("recompilation", run.compiled)):
-        unlike = sum(one.share_pct for one in told if one.cause == cause)
+        unlike = sum(one.share_pct for one in named if one.cause == cause)
         if not shares or unlike > _PART * max(one.pct for one in shares.values()):
             continue  # nearly all of it lies in steps that stand out by it
         if (spread := _spread(run, cause, shares, inputs)) is not None:
             in_most.append(spread)
     causes = {one.cause for one in in_most}
-    found = [*in_most, *(_finding(run, one, inputs) for one in told if one.cause not in causes)]
+    found = [*in_most, *(_finding(run, one, inputs) for one in named if one.cause not in causes)]
     if not any(one.cause == "recompilation" for one in found):
         found += _recompiled(run, inputs)
     return [UNLIKE_OVER_RUN.verdict(*found) if found else _without_a_cause(run, inputs)]
@@ -167,7 +167,7 @@ def _without_a_cause(run: WholeRun, inputs: Inputs) -> Verdict:
     return UNLIKE_OVER_RUN.clear(why) if little else UNLIKE_OVER_RUN.not_evaluated(why)
 
 
-def _is_told(one: Occasion, recorded: int) -> bool:
+def _is_named(one: Occasion, recorded: int) -> bool:
     """recorded: how often the same came in the recorded steps, which are none of those that it counts."""
     if one.cause == "unknown" or one.share_pct < BOUNDS.unlike_pct[0]:
         return False
@@ -211,14 +211,14 @@ def _finding(run: WholeRun, one: Occasion, inputs: Inputs) -> Finding:
     )
 
 
-def what_was_compiled(told: Sequence[Compilation]) -> dict[str, Any]:
+def what_was_compiled(compilations: Sequence[Compilation]) -> dict[str, Any]:
     """The function that was compiled most, and torch's own reason, as facts of a claim; none where nothing was."""
-    if not told:
+    if not compilations:
         return {}
-    most = max(told, key=lambda c: (c.us, c.function))
+    most = max(compilations, key=lambda c: (c.us, c.function))
     spent: dict[str, int] = defaultdict(int)
     longest: dict[str, Compilation] = {}
-    for one in sorted(told, key=lambda c: c.us):
+    for one in sorted(compilations, key=lambda c: c.us):
         if _why(one):
             kind = _NUMBERS.sub("", _why(one))  # of one kind: "expected 32, actual 40" and "… 41"
             spent[kind] += one.us

@@ -26,7 +26,7 @@ from traceops.rules.whole_run_claims import BOUNDS, HostLonger
 HOST_LONGER = described("whole_run", "TO-W003")
 RULES = (HOST_LONGER,)
 _MOST_LOOKED = 3
-_MOST_OF_IT = 0.8  # of what a rank takes longer: a cost of less is told beside it
+_MOST_OF_IT = 0.8  # of what a rank takes longer: a cost of less is named beside it
 _AS_LONG = 0.5  # of what a rank takes longer: the others wait for it in the recorded steps too
 _BY_CORES = 0.5  # of what a rank takes longer: its waiting for a core explains it
 _NO_WAIT = 0.25  # of what a rank takes longer: another that waits less is the one that all wait for
@@ -56,7 +56,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
             found.setdefault(one.rank, _as_replayed(left, inputs))
     findings = []
     for one in found.values():
-        costs = one.more_ms if one.claimed_ms is None else one.claimed_ms
+        costs = one.costs_ms
         severity = severity_of(100 * costs / run.typical_ms, *BOUNDS.longer_pct) or "info"  # of what its cure saves
         confidence: Confidence = "high" if one.looks >= 20 else "medium"
         cause, claim = "input" if one.does == "input" else "host", claim_for(one)
@@ -118,7 +118,7 @@ def _with_loaders(one: Longer, inputs: Inputs) -> Longer | None:
     if one.does != "input" or slowest is None:
         return one
     room = inputs.whole.typical_ms - slowest[1]
-    claimed = min(one.more_ms if one.claimed_ms is None else one.claimed_ms, room)
+    claimed = min(one.costs_ms, room)
     return replace(one, claimed_ms=claimed) if claimed >= BOUNDS.longer_pct[0] / 100 * inputs.whole.typical_ms else None
 
 
@@ -129,7 +129,7 @@ def _as_replayed(one: Longer, inputs: Inputs) -> Longer:
     run = inputs.run
     waits = None if inputs.undisturbed is None else waited_for_ms(inputs.undisturbed, one.rank)
     if waits is not None:
-        return replace(one, claimed_ms=min(one.more_ms if one.claimed_ms is None else one.claimed_ms, waits))
+        return replace(one, claimed_ms=min(one.costs_ms, waits))
     late = run.replay.stragglers.leader if run.replay is not None else None
     if late is None or late.rank != one.rank or run.replay is None or not run.replay.what_if.holds:
         return one
@@ -139,7 +139,7 @@ def _as_replayed(one: Longer, inputs: Inputs) -> Longer:
     if not others or statistics.median(others.values()) - own < _AS_LONG * one.more_ms:
         return one
     saved = max(run.replay.what_if.mean_ns(late.alone), 0.0) / 1e6
-    return replace(one, claimed_ms=min(one.more_ms if one.claimed_ms is None else one.claimed_ms, saved))
+    return replace(one, claimed_ms=min(one.costs_ms, saved))
 
 
 def _idle_ms(times: RankTimes) -> float:

@@ -47,8 +47,8 @@ def judge(inputs: Inputs) -> list[Verdict]:
     uses = inputs.machine
     held = held_by_cores(inputs.run, unfair_waits(inputs.observed, inputs.machine))
     each = [one for use in uses for one in (_gpu(use, uses, inputs), _cores(use, uses)) if one is not None]
-    told = [_with_cost(one, held) for one in [*_alike(each, len(uses)), *_taken(uses)]]
-    named = {rank for one in told if one.kind in _OF_CORES for rank in one.ranks}
+    found = [_with_cost(one, held) for one in [*_alike(each, len(uses)), *_taken(uses)]]
+    named = {rank for one in found if one.kind in _OF_CORES for rank in one.ranks}
     # Ranks whose recorded steps alone show that they wait: the launcher saw too little of it, or another time
     for one in (one for rank, one in held.items() if rank not in named):
         late = Waiting(rank=one.rank, step=one.step_ms, saved=one.saved_ms)
@@ -61,15 +61,15 @@ def judge(inputs: Inputs) -> list[Verdict]:
             Evidence(Fact.STEP, stored(one.step_ms), "ms"),
         ]
         ranks, impact = [one.rank], stored(one.saved_ms)
-        told.append(
+        found.append(
             MACHINE.finding("warning", "medium", claim, evidence, ranks=ranks, impact_ms=impact, cause="shared_cores")
         )
     waits = recorded_waits(inputs.observed)
-    told += in_recorded_steps(waits, uses, named | held.keys(), on_cpu=on_cpu(inputs.run))
-    if not uses and not told:
+    found += in_recorded_steps(waits, uses, named | held.keys(), on_cpu=on_cpu(inputs.run))
+    if not uses and not found:
         return [MACHINE.not_evaluated(reason("whole_run", "not_sampled"))]
     most = max((use.waited_pct or 0.0 for use in uses), default=0.0)
-    return [MACHINE.verdict(*told, clear=reason("whole_run", "machine_clear", pct=most))]
+    return [MACHINE.verdict(*found, clear=reason("whole_run", "machine_clear", pct=most))]
 
 
 def _with_cost(found: Finding, held: Mapping[int, HeldByCores]) -> Finding:
@@ -186,13 +186,13 @@ _OF_CORES: Mapping[str, type[Claim]] = {WaitsForCore.kind: WaitsForCore, CoresTa
 
 
 def in_recorded_steps(
-    waits: Mapping[int, RecordedWait], uses: Collection[MachineUse], told: Collection[int], *, on_cpu: bool
+    waits: Mapping[int, RecordedWait], uses: Collection[MachineUse], named: Collection[int], *, on_cpu: bool
 ) -> list[Finding]:
     """One finding for all ranks whose recorded steps tell that they wait, a remark where the whole run does not. The
-    launcher looks too seldom at a short run. told: ranks that have a finding. on_cpu: whether no rank has a GPU."""
+    launcher looks too seldom at a short run. named: ranks that have a finding. on_cpu: whether no rank has a GPU."""
     of_run = {use.rank: use.waited_pct for use in uses if use.waited_pct is not None}
     least = {rank: BOUNDS.core_pct if rank in of_run else WAITS_PCT for rank in waits}
-    waiting = {r: one.pct for r, one in waits.items() if r not in told and one.beside_pct >= least[r]}
+    waiting = {r: one.pct for r, one in waits.items() if r not in named and one.beside_pct >= least[r]}
     if not waiting:
         return []
     worst, ranks = max(waiting, key=lambda rank: waiting[rank]), sorted(waiting)

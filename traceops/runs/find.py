@@ -47,7 +47,10 @@ def find_runs(paths: Sequence[str]) -> FoundRuns:
     base = os.path.commonpath([Path(real).parent for real in local]) if local else None
     runs: dict[str, FoundRun] = {}
     for real, path in unique.items():
-        name = _remote_name(real) if is_remote(real) else os.path.relpath(real, base).replace(os.sep, "/")
+        if is_remote(real):
+            name = PurePosixPath(real.partition("://")[2]).name or "remote"
+        else:
+            name = os.path.relpath(real, base).replace(os.sep, "/")
         while name in runs:  # a remote run of the same name
             name += "~"
         runs[name] = FoundRun(path, name)
@@ -81,7 +84,13 @@ def _runs_in(path: str) -> list[str]:
     root = Path(path)
     if is_remote(path) or not root.is_dir() or _is_run(root) or (root / PAIRS).is_file():
         return [path]
-    if not (runs := _below(root)):
+    runs = []
+    for folder, folders, files in os.walk(root):  # links are not followed: what they lead to was not given
+        if "run.json" in files and Path(folder) != root and _is_run(Path(folder)):
+            runs.append(folder)
+            folders.clear()
+        folders[:] = sorted(name for name in folders if not _skipped(name))
+    if not runs:
         return [path]
     children = {PurePath(run).relative_to(root).parts[0] for run in runs}
     others = [
@@ -89,16 +98,6 @@ def _runs_in(path: str) -> list[str]:
         if child.is_dir() and child.name not in children and not _skipped(child.name) and _holds_traces(child)
     ]  # fmt: skip
     return [path] if len(runs) + len(others) == 1 else [*runs, *others]
-
-
-def _below(root: Path) -> list[str]:
-    found = []
-    for folder, folders, files in os.walk(root):
-        if "run.json" in files and Path(folder) != root and _is_run(Path(folder)):
-            found.append(folder)
-            folders.clear()
-        folders[:] = sorted(name for name in folders if not _skipped(name))
-    return found  # links are not followed: what they lead to was not given
 
 
 def _is_run(folder: Path) -> bool:
@@ -111,7 +110,3 @@ def _holds_traces(folder: Path) -> bool:
 
 def _skipped(name: str) -> bool:
     return name in SKIP_FOLDERS or name.startswith(".")
-
-
-def _remote_name(url: str) -> str:
-    return PurePosixPath(url.partition("://")[2]).name or "remote"

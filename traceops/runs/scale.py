@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Annotated, Literal, TypeVar
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from traceops.across.links import bus_factor, link_by_name
 from traceops.compare.statistics import quantile
-from traceops.core.claims import phrases
+from traceops.core.claims import phrases, reason
 from traceops.core.documents import Tool
 from traceops.core.errors import UsageError
 from traceops.core.units import count_text
@@ -118,18 +118,16 @@ def step_from_one(report: ReportBase, ranks: int, work: float, fixed_ms: float =
     compute, what another batch does not change.
     """
     training, step = report.run.training or {}, report.summary.own_step_ms
-    config = training.get("config")
-    link = link_by_name(report.run.device, ranks)
-    if (
-        not isinstance(config, dict)
-        or training.get("strategy") != "pytorch_ddp"
-        or link is None
-        or ranks > _GPUS_A_HOST
-    ):
+    config, parameters = training.get("config"), training.get("parameters")
+    link, compute = link_by_name(report.run.device, ranks), report.summary.ledger_ms.of("compute")
+    if not isinstance(config, dict) or training.get("strategy") != "pytorch_ddp" or ranks > _GPUS_A_HOST:
         return None
-    size, compute = _gradients(training, config), report.summary.ledger_ms.of("compute")
-    if size is None or compute is None or not step:
+    bytes_each = _GRADIENT_BYTES.get(str(config.get("precision")))
+    if bytes_each is None or not isinstance(parameters, int) or parameters <= 0:
         return None
+    if link is None or compute is None or not step:
+        return None
+    size = float(parameters * bytes_each)
     waits = max(step - compute, 0.0) / step > _WAITS_FOR_HOST
     of_batch = max(min(compute, step) - fixed_ms, 0.0)
     alone = step if waits else step - of_batch * (1.0 - work)
@@ -141,11 +139,6 @@ def step_from_one(report: ReportBase, ranks: int, work: float, fixed_ms: float =
     for number in range(1, count + 1):
         end = max(end, backward * number / count) + each
     return alone + max(end - backward, 0.0)
-
-
-def _gradients(training: Mapping[str, object], config: Mapping[str, object]) -> float | None:
-    count, each = training.get("parameters"), _GRADIENT_BYTES.get(str(config.get("precision")))
-    return float(count * each) if isinstance(count, int) and count > 0 and each is not None else None
 
 
 def trend_rate(measured: Sequence[tuple[int, float]], ranks: int) -> float:
@@ -197,12 +190,8 @@ class MeasuredRun(Struct, frozen=True):
 
 
 def no_samples(path: str) -> UsageError:
-    """What a run is refused with that does not tell its samples."""
-    return UsageError(
-        f"{path} does not say how many samples a step has. If all ranks together have N at every size, train with "
-        "--global-batch-size N (and --overwrite). If each rank has as many at every size, put the script's loop into "
-        f"`{OPEN_LINE}`, and `{STEP_LINE}` where an optimizer step ends, with that rank's samples in it"
-    )
+    """What a run is refused with that does not report its samples."""
+    return UsageError(reason("runs", "no_samples", path=path, open=OPEN_LINE, step=STEP_LINE))
 
 
 def refuse(captures: Sequence[MeasuredRun]) -> None:
@@ -211,23 +200,23 @@ def refuse(captures: Sequence[MeasuredRun]) -> None:
         if not capture.samples:
             raise no_samples(capture.path)
         if not capture.rate:
-            raise UsageError(f"{capture.path}: no step was found, so its samples a second are not known")
+            raise UsageError(reason("runs", "no_step", path=capture.path))
     if len({capture.ranks for capture in captures}) < 2:
-        ranks = captures[0].ranks if captures else 0
-        raise UsageError(f"scaling needs runs with different numbers of ranks, all of these have {ranks}")
+        raise UsageError(reason("runs", "one_size", ranks=captures[0].ranks if captures else 0))
     first = captures[0]
     for other in captures[1:]:
+        sides = {"first": first.path, "other": other.path}
         for key in _MODEL:
             mine, theirs = (_settings(capture).get(key) for capture in (first, other))
             if mine is not None and theirs is not None and mine != theirs:
-                raise UsageError(f"different trainings: {key} is {mine} in {first.path}, and {theirs} in {other.path}")
+                shown = {"mine": str(mine) or "empty", "theirs": str(theirs) or "empty"}
+                raise UsageError(reason("runs", "other_setting", name=key, **shown, **sides))
         if _device(first) != _device(other):
-            raise UsageError(
-                f"different kinds of device: {_device(first)} in {first.path}, and {_device(other)} in {other.path}"
-            )
+            mine, theirs = str(_device(first)), str(_device(other))
+            raise UsageError(reason("runs", "other_device", mine=mine, theirs=theirs, **sides))
         scripts = [(capture.report.run.command or ("",))[0] for capture in (first, other)]
         if all(scripts) and scripts[0] != scripts[1]:
-            raise UsageError(f"different trainings: {scripts[0]} in {first.path}, and {scripts[1]} in {other.path}")
+            raise UsageError(reason("runs", "other_script", mine=scripts[0], theirs=scripts[1], **sides))
 
 
 def _device(capture: MeasuredRun) -> str | None:
@@ -235,7 +224,7 @@ def _device(capture: MeasuredRun) -> str | None:
 
 
 def _settings(capture: MeasuredRun) -> dict[str, object]:
-    """What the run tells of its training, one level deep."""
+    """What the run says of its training, one level deep."""
     training = capture.report.run.training or {}
     config = training.get("config")
     flat = {key: value for key, value in training.items() if not isinstance(value, (dict, list))}
@@ -255,22 +244,23 @@ def scale_document(
     captures: Sequence[MeasuredRun], name: str, price: float | None = None, ahead: Sequence[int] = ()
 ) -> ScaleDocument:
     """How the training scales over the sizes of `captures`; `ahead` are sizes to predict (twice the largest). Raises
-    UsageError for what is no scaling: one size, other models, runs that do not tell their samples."""
+    UsageError for what is no scaling: one size, other models, runs that do not report their samples."""
     refuse(captures)
     sizes = _by_size(captures)
     rows = _with_gains([_size_row(own, sizes[0], price) for own in sizes])
     best = min(rows, key=lambda row: row.rank_hours_per_million)
+    kind = _kind_of([(capture.samples, capture.ranks) for capture in captures])
     return ScaleDocument(
         name=name,
-        scaling=_kind(sizes),
+        scaling=kind,
         device=captures[0].report.run.device,
         price=price,
         best_value=best.ranks,
         fastest=max(rows, key=lambda row: row.samples_per_s).ranks,
         sizes=rows,
-        predictions=tuple(_predictions(sizes, rows, ahead or (2 * rows[-1].ranks,))),
+        predictions=tuple(_predictions(sizes, rows, ahead or (2 * rows[-1].ranks,), kind)),
         runs=tuple(row_of(capture.report, capture.name, capture.path) for capture in captures),
-        notes=tuple(_notes(sizes, rows)),
+        notes=tuple(_notes(sizes, rows, kind)),
     )
 
 
@@ -289,8 +279,12 @@ def table_document(
     rows: Sequence[TableRow], name: str, price: float | None = None, ahead: Sequence[int] = ()
 ) -> ScaleDocument:
     """As `scale_document`, of a table's rows: nothing shows where the rest goes, and only the trend predicts."""
-    sizes = _by_size(rows)
-    made = _with_gains([_table_row(own, sizes[0], price) for own in sizes])
+    sizes, each = _by_size(rows), []
+    for own in sizes:
+        row, samples = _rated(own, sizes[0], price), own[0].samples
+        step_ms = None if samples is None else 1e3 * samples / row.samples_per_s
+        each.append(replace(row, samples_per_step=samples, step_ms=step_ms))
+    made = _with_gains(each)
     points = [(row.ranks, row.samples_per_s) for row in made]
     predicted = []
     for ranks in [n for n, _ in points] + [n for n in ahead or (2 * points[-1][0],) if n not in dict(points)]:
@@ -320,14 +314,6 @@ def with_training(found: ScaleDocument, samples: float) -> ScaleDocument:
         for row in found.sizes
     ]
     return replace(found, sizes=tuple(rows))
-
-
-def _table_row(own: Sequence[TableRow], base: Sequence[TableRow], price: float | None) -> SizeRow:
-    row = _rated(own, base, price)
-    samples = own[0].samples
-    return replace(
-        row, samples_per_step=samples, step_ms=None if samples is None else 1e3 * samples / row.samples_per_s
-    )
 
 
 def _with_gains(rows: Sequence[SizeRow]) -> tuple[SizeRow, ...]:
@@ -410,13 +396,8 @@ def _rated(own: Sequence[_Measured], base: Sequence[_Measured], price: float | N
     )
 
 
-def _kind(sizes: Sequence[Sequence[MeasuredRun]]) -> ScalingKind:
-    """By the batches: whether a rank's stays, or that of all ranks."""
-    return _kind_of([(capture.samples, capture.ranks) for own in sizes for capture in own])
-
-
 def _kind_of(batches: Sequence[tuple[float, int]]) -> ScalingKind:
-    """batches: samples per step of all ranks, and the ranks."""
+    """Whether a rank's batch stays, or that of all ranks. batches: samples per step of all ranks, and the ranks."""
     whole = [samples for samples, _ in batches]
     each = [samples / ranks for samples, ranks in batches]
     if max(each) <= (1 + _SAME) * min(each):
@@ -424,7 +405,7 @@ def _kind_of(batches: Sequence[tuple[float, int]]) -> ScalingKind:
     return "strong" if max(whole) <= (1 + _SAME) * min(whole) else "mixed"
 
 
-def _notes(sizes: Sequence[Sequence[MeasuredRun]], rows: Sequence[SizeRow]) -> list[str]:
+def _notes(sizes: Sequence[Sequence[MeasuredRun]], rows: Sequence[SizeRow], kind: ScalingKind) -> list[str]:
     said = partial(phrases, "runs", "scale")
     every = [capture for own in sizes for capture in own]
     rates = {own[0].ranks: [capture.rate for capture in own] for own in sizes}
@@ -447,21 +428,23 @@ def _notes(sizes: Sequence[Sequence[MeasuredRun]], rows: Sequence[SizeRow]) -> l
             "why",
             beyond=any(row.efficiency_pct > _MORE_THAN_ALL for row in rows),
             threads=len(threads) > 1,
-            samples=samples if _kind(sizes) == "mixed" else None,
+            samples=samples if kind == "mixed" else None,
         ),
     ]
 
 
 def _predictions(
-    sizes: Sequence[Sequence[MeasuredRun]], rows: Sequence[SizeRow], ahead: Sequence[int]
+    sizes: Sequence[Sequence[MeasuredRun]], rows: Sequence[SizeRow], ahead: Sequence[int], kind: ScalingKind
 ) -> list[PredictionRow]:
     """Each measured size from the smaller ones, with its error, then sizes that were not measured."""
     made = []
     measured = {row.ranks: row for row in rows}
     for ranks in [row.ranks for row in rows[1:]] + [ranks for ranks in ahead if ranks not in measured]:
         known, own = [side for side in sizes if side[0].ranks < ranks], measured.get(ranks)
-        leaves = _leaves_host(known[-1], ranks, own)
-        for by, rate in _rates(known, ranks, own, _kind(sizes)):
+        # Whether it has links between hosts where the smaller size has none.
+        several = ranks > _GPUS_A_HOST if own is None else own.hosts is not None and own.hosts > 1
+        leaves = several and {len(capture.report.run.hosts) for capture in known[-1]} == {1}
+        for by, rate in _rates(known, ranks, own, kind):
             from_ranks = [side[0].ranks for side in known] if by == "trend" else [known[-1][0].ranks]
             made.append(_prediction(ranks, by, rate, from_ranks, rows, leaves_host=leaves))
     return made
@@ -489,7 +472,11 @@ def _rates(
 ) -> list[tuple[PredictedBy, float]]:
     found: list[tuple[PredictedBy, float]] = []
     last = known[-1]
-    samples = measured.samples_per_step if measured is not None else _samples_at(last, ranks, kind)
+    if measured is not None:
+        samples = measured.samples_per_step
+    else:  # None where batches follow no rule
+        by_kind = {"weak": last[0].samples * ranks / last[0].ranks, "strong": last[0].samples}
+        samples = by_kind.get(kind)
     replayed = [
         samples / (share * (capture.report.summary.own_step_ms or 0.0) / 1e3)
         for capture in last
@@ -507,21 +494,6 @@ def _rates(
         points = [(own[0].ranks, statistics.fmean(c.rate for c in own)) for own in known]
         found.append(("trend", trend_rate(points, ranks)))
     return found
-
-
-def _samples_at(last: Sequence[MeasuredRun], ranks: int, kind: ScalingKind) -> float | None:
-    """Samples a step of a size that was not measured; None where batches follow no rule."""
-    if kind == "mixed":
-        return None
-    return last[0].samples * (ranks / last[0].ranks if kind == "weak" else 1.0)
-
-
-def _leaves_host(last: Sequence[MeasuredRun], ranks: int, measured: SizeRow | None) -> bool:
-    """Whether the larger size has links between hosts where the smaller one has none."""
-    hosts = {len(capture.report.run.hosts) for capture in last}
-    if hosts != {1}:
-        return False
-    return measured.hosts is not None and measured.hosts > 1 if measured is not None else ranks > 8
 
 
 def _parts(own: Sequence[MeasuredRun]) -> dict[tuple[str, Role | None], float] | None:

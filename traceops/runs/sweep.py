@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from traceops.compare.statistics import quantile
+from traceops.core.claims import reason
 from traceops.core.documents import Tool
 from traceops.core.errors import UsageError
 from traceops.core.units import stored
@@ -42,8 +43,8 @@ class Point(Struct, frozen=True):
     @property
     def label(self) -> str:
         """'strategy=zero3,workers=2': its name, and that of its folders."""
-        said = ",".join(f"{axis.key.lstrip('-')}={value}" for axis, value in self.settings)
-        return _FOLDER_SAFE.sub("_", said)[:120]
+        words = ",".join(f"{axis.key.lstrip('-')}={value}" for axis, value in self.settings)
+        return _FOLDER_SAFE.sub("_", words)[:120]
 
     @property
     def words(self) -> dict[str, str]:
@@ -53,15 +54,17 @@ class Point(Struct, frozen=True):
 
 def axes_of(options: Sequence[str], arguments: Sequence[str]) -> tuple[SweepAxis, ...]:
     """The axes of --vary and --vary-arg, each KEY=VALUE,VALUE,…. Raises UsageError for what is none."""
-    axes = [
-        *(_axis(text, "--vary", False) for text in options),
-        *(_axis(text, "--vary-arg", True) for text in arguments),
-    ]
+    axes = []
+    for flag, text in [*(("--vary", text) for text in options), *(("--vary-arg", text) for text in arguments)]:
+        key, sign, listed = text.partition("=")
+        values = tuple(value.strip() for value in listed.split(","))
+        if not sign or not key.strip("- ") or not all(values):
+            raise UsageError(f"{flag} {text}: write KEY=VALUE,VALUE, for example {flag} workers=0,2,4")
+        if len(set(values)) < len(values):
+            raise UsageError(f"{flag} {text}: a value is given twice; --repeat N runs each combination N times")
+        axes.append(SweepAxis(key.strip(), values, flag == "--vary-arg"))
     if not axes:
-        raise UsageError(
-            "nothing is varied; an option of the script: traceops sweep --vary-arg batch-size=8,16 -- train.py, "
-            "or one of traceops run: traceops sweep --vary strategy=pytorch_ddp,zero3"
-        )
+        raise UsageError(reason("runs", "nothing_varied"))
     if twice := [axis.key for axis in axes if [other.key for other in axes].count(axis.key) > 1]:
         raise UsageError(f"{twice[0]} is varied twice; give all values in one option")
     return tuple(axes)
@@ -90,16 +93,6 @@ def script_words(point: Point, script: Sequence[str]) -> list[str]:
         else:
             words += [axis.key if axis.key.startswith("-") else f"--{axis.key}", value]
     return words
-
-
-def _axis(text: str, flag: str, of_script: bool) -> SweepAxis:
-    key, sign, listed = text.partition("=")
-    values = tuple(value.strip() for value in listed.split(","))
-    if not sign or not key.strip("- ") or not all(values):
-        raise UsageError(f"{flag} {text}: write KEY=VALUE,VALUE, for example {flag} workers=0,2,4")
-    if len(set(values)) < len(values):
-        raise UsageError(f"{flag} {text}: a value is given twice; --repeat N runs each combination N times")
-    return SweepAxis(key.strip(), values, of_script)
 
 
 SWEEP_VERSION = 1
@@ -216,7 +209,7 @@ def best_again(found: SweepSearch, points: int, attempt: Attempt) -> SweepSearch
     trials = list(found.trials)
     for number in range(2, _MOST_AGAIN + 1):
         first = sorted((p for p in range(points) if rate_of(trials, p)), key=lambda p: -rate_of(trials, p))[:2]
-        if len(first) < 2 or _told_apart(trials, *first):
+        if len(first) < 2 or _differ(trials, *first):
             break
         order = ((point, number) for point in (first if number % 2 else reversed(first)))
         if not _attempt_all(order, attempt, trials):
@@ -329,10 +322,10 @@ def _point_row(place: int, point: Point, found: SweepSearch, rate: float, most: 
 
 
 def _decided(rows: Sequence[RunRow], trials: Sequence[SweepTrial], best: int, other: int) -> bool | None:
-    """`_told_apart`; and False of trainings once each that launches alone may make so far apart, or a busy machine."""
-    told, rates = _told_apart(trials, best, other), (rate_of(trials, best), rate_of(trials, other))
-    if told is not None:
-        return told
+    """`_differ`; and False of trainings once each that launches alone may make so far apart, or a busy machine."""
+    if (differ := _differ(trials, best, other)) is not None:
+        return differ
+    rates = rate_of(trials, best), rate_of(trials, other)
     own = {trial.folder for trial in trials if trial.point in (best, other)}
     busy = any(
         found.rule == _BUSY and found.severity != "info" for row in rows if row.name in own for found in row.findings
@@ -340,7 +333,7 @@ def _decided(rows: Sequence[RunRow], trials: Sequence[SweepTrial], best: int, ot
     return False if busy or 100 * (1 - rates[1] / rates[0]) < _LAUNCHES_PCT else None
 
 
-def _told_apart(trials: Sequence[SweepTrial], best: int, other: int) -> bool | None:
+def _differ(trials: Sequence[SweepTrial], best: int, other: int) -> bool | None:
     """Whether two combinations' steps differ by more than chance: a t test on their trainings, None without repeats.
     Few trainings may be alike by luck, so their means must also be as far apart as launches alone make them."""
     sides = [

@@ -158,9 +158,10 @@ class EventColumns:
             done, state = self._native.take(text)
             kept = self._native.collectives()
             self._frames += [json_text for row, json_text in kept if row < 0]
-            of_collectives = [one for one in kept if one[0] >= 0]
-            for (row, _), event in zip(of_collectives, self._wholes([one[1] for one in of_collectives]), strict=True):
-                self._keep_collective(row, event)
+            rows = [row for row, _ in kept if row >= 0]
+            for row, event in zip(rows, self._wholes([json_text for row, json_text in kept if row >= 0]), strict=True):
+                if event is not None and (said := collective_of(event)) is not None:
+                    self._comm[row] = said
             if state != ODD:
                 return done, state
         events, length, state = decode_events(self._decode, text[done:], ended)
@@ -225,11 +226,6 @@ class EventColumns:
         except (msgspec.DecodeError, RecursionError):
             return decode_event(self.decoder.decode(text.decode()), text.decode(), self._event_type)
 
-    def _keep_collective(self, row: int, event: RawEvent | None) -> None:
-        comm = None if event is None else collective_of(event)
-        if comm is not None:
-            self._comm[row] = comm
-
     def _flush(self) -> None:
         if self._pending:
             pending, self._pending = self._pending, []
@@ -260,8 +256,8 @@ class EventColumns:
         events = [event for _, event in kept]
         names, cats, shapes, types, strides, concrete = (self._numbers[column] for column in NARROW)
         for row, event in enumerate(events, columns.rows):
-            if event.args is not None and event.args.op is not None:
-                self._keep_collective(row, event)
+            if (said := collective_of(event)) is not None:
+                self._comm[row] = said
         numbers: dict[str, Any] = {
             "index": [number for number, _ in kept],
             "pid": _ids([e.pid for e in events]),

@@ -54,7 +54,7 @@ def with_recorded(events: Events, raw: dict[str, Any]) -> dict[int, CommArgs]:
 def _paired(rows: Sequence[int], starts: Sequence[int], known: list[_Recorded]) -> dict[int, CommArgs]:
     """The calls by row: all of them or, where they do not fit, those without one group's. A thread that the profiler
     does not follow, such as one that writes a checkpoint, leaves no events of its calls."""
-    called = sorted((one for one in known if one.created_ns <= starts[-1] + _SOONER_NS), key=_created)
+    called = sorted((one for one in known if one.created_ns <= starts[-1] + _SOONER_NS), key=lambda one: one.created_ns)
     if (found := _last_ones(rows, starts, called)) is None:
         without = [
             fit
@@ -87,10 +87,6 @@ def _closest(fits: Sequence[_Fit]) -> _Fit | None:
     if len(best) > 1 and best[1].later_ns < _CLEARLY * best[0].later_ns:
         return None
     return best[0] if best else None
-
-
-def _created(one: _Recorded) -> int:
-    return one.created_ns
 
 
 def _read(row: Any) -> tuple[str, _Recorded] | None:

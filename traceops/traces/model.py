@@ -119,9 +119,11 @@ class Events(Struct, frozen=True, dict=True):
     def __len__(self) -> int:
         return len(self.ts)
 
-    @property
+    @cached_property
     def end(self) -> Int:
-        return self.ts + self.dur
+        end = self.ts + self.dur
+        end.flags.writeable = False
+        return end
 
     def in_cats(self, *cats: str) -> NDArray[np.bool_]:
         """Mask of the rows whose category is one of `cats`, whatever its case (older torch wrote 'Kernel')."""
@@ -134,6 +136,11 @@ class Events(Struct, frozen=True, dict=True):
     @cached_property
     def _masks(self) -> dict[tuple[str, ...], NDArray[np.bool_]]:
         """What was asked of `in_cats` before."""
+        return {}
+
+    @cached_property
+    def rows_found(self) -> dict[Any, Int]:
+        """Rows that were looked for by their name before."""
         return {}
 
 

@@ -210,7 +210,9 @@ def manifest_ranks(manifest: dict[str, Any]) -> tuple[ManifestRank, ...]:
             unprofiled_step_ms=_step_times(entry.get("unprofiled_step_ms")),
             peak_memory_bytes=_bytes(entry.get("peak_memory_bytes")),
             peak_reserved_bytes=_bytes(entry.get("peak_reserved_bytes")),
-            device_bytes=_device_bytes(entry.get("device")),
+            device_bytes=_bytes(device.get("memory_bytes"))
+            if isinstance(device := entry.get("device"), dict)
+            else None,
             held=_held(entry.get("memory")),
         )
         for entry in manifest.get("ranks") or ()
@@ -300,10 +302,6 @@ def _is_number(step: Any) -> bool:
 
 def _step_times(value: Any) -> tuple[float | None, ...]:
     return tuple(float(ms) if is_step_time(ms) else None for ms in value) if isinstance(value, list) else ()
-
-
-def _device_bytes(device: Any) -> int | None:
-    return _bytes(device.get("memory_bytes")) if isinstance(device, dict) else None
 
 
 def _held(memory: Any) -> Mapping[str, int]:

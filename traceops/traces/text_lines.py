@@ -281,7 +281,7 @@ def blocks(path: str, longest: int = LONGEST_LINE) -> Iterator[tuple[int, bytes]
     """Pieces of whole lines with the number of their first line, unpacked, in UTF-8, without a collector's JSON.
     longest: bytes from which a line is too long, and is cut. Where a packed stream is damaged, the blocks end with what
     was readable. Raises InputError where the file cannot be read."""
-    yield from without_envelopes(_blocks(path, longest))
+    yield from without_envelopes((number, block) for number, _, block in pieces(path, longest))
 
 
 def is_dressed(head: bytes, name: str) -> bool:
@@ -329,10 +329,6 @@ def damage(path: str) -> str | None:
         except Damaged as error:
             return str(error)
     return None
-
-
-def _blocks(path: str, longest: int) -> Iterator[tuple[int, bytes]]:
-    return ((number, block) for number, _, block in pieces(path, longest))
 
 
 def pieces(path: str, longest: int = LONGEST_LINE) -> Iterator[tuple[int, int, bytes]]:

@@ -17,6 +17,7 @@ from isal import isal_zlib
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceops.core.documents import copied
 from traceops.core.errors import FileError, InputError
 from traceops.core.text import near_path
 from traceops.traces.run_manifest import MOST_RANKS, is_step_time
@@ -262,19 +263,7 @@ def assign_ranks(candidates: list[Candidate]) -> tuple[list[TraceFile], list[str
             if worker is not None:
                 of_worker[worker] = rank
         taken.add(rank)
-        files.append(
-            TraceFile(
-                path=candidate.path,
-                rank=rank,
-                rank_from=source,
-                world_size=candidate.world_size,
-                started_ns=candidate.started_ns,
-                steps=candidate.steps,
-                size_bytes=candidate.size_bytes,
-                summary=candidate.summary,
-                summarized=candidate.summarized,
-            )
-        )
+        files.append(copied(TraceFile, candidate, rank=rank, rank_from=source))
     doubts = [
         (
             candidate.path,

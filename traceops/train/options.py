@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from typing import Any
 
 from traceops.core.errors import UsageError
 from traceops.train.config import CPU_SIZES, CUDA_SIZES, PP_SCHEDULES, STAGES_PER_RANK, Sizes, TrainConfig, sizes_for
 from traceops.train.strategies import FSDP2, MESHES, NAMES, SHARDED
+from traceops.words.catalogue import fill, texts
 
 _OF = {
     "replicas": tuple(sorted(MESHES)),
@@ -21,28 +21,9 @@ _OF = {
 }
 
 
-def add_mesh_arguments(add: Callable[..., Any]) -> None:
-    """Add a flag for each of these options with `add`, the add_argument of a parser."""
-    default = TrainConfig()
-    add(
-        "--replicas", type=int, default=default.replicas, metavar="N",
-        help="pytorch_tp, pytorch_pp, pytorch_cp, expert_parallel: copies of the model that share the batch; the "
-        "ranks of a copy have consecutive numbers (%(default)s)",
-    )  # fmt: skip
-    add(
-        "--pp-schedule", choices=PP_SCHEDULES, default=default.pp_schedule,
-        help="pytorch_pp: order of micro-batches; interleaved has two stages a rank (%(default)s)",
-    )  # fmt: skip
-    add(
-        "--micro-batches", type=int, default=default.micro_batches, metavar="N",
-        help="pytorch_pp: micro-batches of a batch (%(default)s)",
-    )  # fmt: skip
-    add("--stage-layers", metavar="N,N,…", help="pytorch_pp: blocks of each stage (the same number each)")
-    add("--experts", type=int, metavar="N", help="expert_parallel: experts of a block (one for each rank of a copy)")
-    add(
-        "--skew", type=float, metavar="SHARE",
-        help="expert_parallel: send this share of the tokens to the last expert, such as 0.75 (the router decides)",
-    )  # fmt: skip
+def flag_of(name: str) -> str:
+    """How the command line calls an option."""
+    return "--" + name.replace("_", "-")
 
 
 def stage_layers_of(config: TrainConfig) -> tuple[int, ...]:
@@ -63,8 +44,7 @@ def check_mesh(config: TrainConfig, world_size: int | None, sizes: Sizes | None)
     default = TrainConfig()
     for name, strategies in _OF.items():
         if getattr(config, name) != getattr(default, name) and config.strategy not in strategies:
-            flag = "--" + name.replace("_", "-")
-            raise UsageError(f"{flag} is for {', '.join(strategies)}; {config.strategy} does not use it")
+            raise UsageError(f"{flag_of(name)} is for {', '.join(strategies)}; {config.strategy} does not use it")
     if config.strategy not in MESHES:
         return
     if config.model != "gpt":
@@ -98,40 +78,17 @@ def _check_stages(config: TrainConfig, ranks: int, sizes: Sizes | None, stage_la
     if stage_layers and len(stage_layers) != stages:
         raise UsageError(f"--stage-layers {config.stage_layers}: there are {stages} stages; give one number for each")
     if config.pp_schedule == "interleaved" and (ranks < 2 or config.micro_batches % ranks):
-        raise UsageError(
-            f"--micro-batches {config.micro_batches}: the interleaved schedule wants two ranks or more, and a multiple "
-            f"of their number, {ranks}"
-        )
+        how = {"micro_batches": config.micro_batches, "ranks": ranks}
+        raise UsageError(fill("train", "interleaved", "refused", **how))
     if sizes is None:
         return
     if sizes.batch_size % config.micro_batches:
-        raise UsageError(
-            f"--batch-size {sizes.batch_size} cannot be cut into {config.micro_batches} --micro-batches; "
-            "make it a multiple"
-        )
+        how = {"batch_size": sizes.batch_size, "micro_batches": config.micro_batches}
+        raise UsageError(fill("train", "micro_batches", "refused", **how))
     if stage_layers and sum(stage_layers) != sizes.layers:
         raise UsageError(f"--stage-layers {config.stage_layers}: the model has {sizes.layers} blocks (--layers)")
     if sizes.layers < stages:
         raise UsageError(f"--layers {sizes.layers}: {stages} stages need a block each")
-
-
-def add_loader_arguments(add: Any) -> None:
-    """Add the flags to a group whose ``add_argument`` is `add`; but for ``--workers``, which has sizes by device."""
-    add("--prefetch-factor", type=int, metavar="N", help="batches that each DataLoader worker loads ahead (2)")
-    add(
-        "--pin-memory", action=argparse.BooleanOptionalAction,
-        help="put batches in page-locked memory, which copies to a GPU while it computes (on cuda)",
-    )  # fmt: skip
-    add(
-        "--persistent-workers",
-        action="store_true",
-        default=None,  # as in a run.json that was written before there was this option
-        help="keep the DataLoader's workers from epoch to epoch; see --epoch-steps",
-    )
-    add(
-        "--epoch-steps", type=int, metavar="N",
-        help="profiler steps in an epoch; then the data and the DataLoader start over (all steps are one epoch)",
-    )  # fmt: skip
 
 
 def check_loader(config: TrainConfig, device: str) -> None:
@@ -140,30 +97,33 @@ def check_loader(config: TrainConfig, device: str) -> None:
         raise UsageError(f"--workers {config.workers}: must be 0 (load in the training process) or more")
     for name in ("prefetch_factor", "epoch_steps"):
         if (value := getattr(config, name)) is not None and value < 1:
-            raise UsageError(f"--{name.replace('_', '-')} {value}: must be 1 or more")
+            raise UsageError(f"{flag_of(name)} {value}: must be 1 or more")
     default = min(CPU_SIZES.workers, CUDA_SIZES.workers)
     if (config.workers if config.workers is not None else default) == 0:
         given = [name for name in ("prefetch_factor", "persistent_workers") if getattr(config, name)]
         if given:
-            raise UsageError(
-                f"--{given[0].replace('_', '-')} is for loader workers, and --workers 0 has none; use "
-                "--workers 1 or more"
-            )
+            raise UsageError(fill("train", "no_workers", "refused", flag=flag_of(given[0])))
     if config.pin_memory and device == "cpu":
         raise UsageError("--pin-memory is for copies to a GPU; leave it out with --device cpu")
     if config.persistent_workers and config.epoch_steps is None:
-        raise UsageError(
-            "--persistent-workers changes nothing within one epoch; add --epoch-steps N, after which the data starts "
-            "anew"
-        )
+        raise UsageError(fill("train", "one_epoch", "refused"))
 
 
-PRECISIONS = ("fp32", "bf16", "bf16-params", "fp16", "fp64")
-OPTIMIZERS = ("sgd", "adamw", "adamw8bit")
-OFFLOADS = ("none", "cpu")
-DEVICES = ("auto", "cuda", "cpu")
-BACKENDS = ("auto", "nccl", "gloo")
-STEP_UNITS = ("optimizer", "batch")
+CHOICES = {
+    "strategy": NAMES,
+    "precision": ("fp32", "bf16", "bf16-params", "fp16", "fp64"),
+    "optimizer": ("sgd", "adamw", "adamw8bit"),
+    "offload": ("none", "cpu"),
+    "device": ("auto", "cuda", "cpu"),
+    "backend": ("auto", "nccl", "gloo"),
+    "step_unit": ("optimizer", "batch"),
+    "pp_schedule": PP_SCHEDULES,
+}
+_METAVARS = {
+    "model": "gpt|hf:NAME", "data": "random|hf:NAME", "precision": "TYPE", "bucket_mb": "MB", "stage_layers": "N,N,…",
+    "skew": "SHARE", "lr": "LR",
+}  # fmt: skip
+_BY_DEVICE = tuple(field.name for field in fields(Sizes))
 
 
 def describe(config: TrainConfig, device: str) -> dict[str, Any]:
@@ -173,67 +133,25 @@ def describe(config: TrainConfig, device: str) -> dict[str, Any]:
 
 def add_training_arguments(parser: argparse.ArgumentParser) -> None:
     """Add one flag a field of `TrainConfig` to `parser`."""
-    default = TrainConfig()
-    group = parser.add_argument_group("training")
-    add = group.add_argument
-    add("--strategy", choices=NAMES, default=default.strategy, help="how ranks share the work (%(default)s)")
-    add(
-        "--model", default=default.model, metavar="gpt|hf:NAME",
-        help="built-in GPT, or a causal LM by name or local folder through transformers (%(default)s)",
-    )  # fmt: skip
-    add(
-        "--data", default=default.data, metavar="random|hf:NAME",
-        help="random tokens, or text by dataset name or local file through datasets (%(default)s)",
-    )  # fmt: skip
-    add("--layers", type=int, metavar="N", help=_by_device("blocks of the GPT", "layers"))
-    add("--dim", type=int, metavar="N", help=_by_device("width of the GPT", "dim"))
-    add("--heads", type=int, metavar="N", help=_by_device("attention heads", "heads"))
-    add("--vocab", type=int, metavar="N", help=_by_device("vocabulary", "vocab"))
-    add("--seq-len", type=int, metavar="N", help=_by_device("tokens a sample", "seq_len"))
-    add("--batch-size", type=int, metavar="N", help=_by_device("samples per rank and batch", "batch_size"))
-    add(
-        "--precision", choices=PRECISIONS, default=default.precision, metavar="TYPE",
-        help=f"{', '.join(PRECISIONS)}: bf16 and fp16 keep fp32 weights, bf16-params has them in bf16 too; fp16 scales "
-        "the loss (%(default)s)",
-    )  # fmt: skip
-    add(
-        "--grad-accum", type=int, default=default.grad_accum, metavar="N",
-        help="micro-batches an optimizer step (%(default)s)",
-    )  # fmt: skip
-    add("--activation-checkpointing", action="store_true", help="recompute each block in backward")
-    add("--workers", type=int, metavar="N", help=_by_device("DataLoader worker processes", "workers"))
-    add_loader_arguments(add)
-    add("--bucket-mb", type=float, metavar="MB", help=_by_device("gradient bucket, MiB", "bucket_mb"))
-    add(
-        "--shard-group-size", type=int, metavar="N",
-        help="pytorch_hsdp: ranks that share one copy of the model (a node, or half of a single node)",
-    )  # fmt: skip
-    add_mesh_arguments(add)
-    add(
-        "--find-unused-parameters", action="store_true",
-        help="pytorch_ddp, pytorch_zero1: the model leaves parameters out of some steps",
-    )  # fmt: skip
-    add("--lr", type=float, default=default.lr, help="learning rate (%(default)s)")
-    add(
-        "--optimizer", choices=OPTIMIZERS, default=default.optimizer,
-        help="sgd has momentum 0.9; adamw8bit keeps its state in 8 bits (torchao, the extra lowbit) (%(default)s)",
-    )  # fmt: skip
-    add(
-        "--offload", choices=OFFLOADS, default=default.offload,
-        help="cpu: FSDP2 keeps parameters, gradients and optimizer state in the host's memory (%(default)s)",
-    )  # fmt: skip
-    add("--seed", type=int, default=default.seed, help="of weights and data (%(default)s)")
-    add("--device", choices=DEVICES, default=default.device, help="auto: cuda where there is one (%(default)s)")
-    add("--backend", choices=BACKENDS, default=default.backend, help="auto: nccl on cuda, gloo on cpu (%(default)s)")
-    add(
-        "--step-unit", choices=STEP_UNITS, default=default.step_unit,
-        help="one profiler step is an optimizer step or a micro-batch (%(default)s)",
-    )  # fmt: skip
-    add("--steps", type=int, metavar="N", help="profiler steps to train (as many as the capture schedule needs)")
-
-
-def _by_device(what: str, field: str) -> str:
-    return f"{what} ({getattr(CPU_SIZES, field)} on cpu, {getattr(CUDA_SIZES, field)} on cuda)"
+    add = parser.add_argument_group("training").add_argument
+    words = texts("options", "training")
+    for field in fields(TrainConfig):
+        name, kind = field.name, str(field.type).partition(" ")[0]
+        flag, usual = flag_of(name), field.default
+        if name == "pin_memory":
+            add(flag, action=argparse.BooleanOptionalAction, help=words[name])
+        elif kind == "bool":  # a default of None stands for a run.json that was written before there was the option
+            add(flag, action="store_true", default=usual, help=words[name])
+        elif name in CHOICES:
+            add(flag, choices=CHOICES[name], default=usual, metavar=_METAVARS.get(name), help=words[name])
+        else:
+            help = words[name]
+            if name in _BY_DEVICE:
+                help = words["by_device"].format(
+                    what=help, cpu=getattr(CPU_SIZES, name), cuda=getattr(CUDA_SIZES, name)
+                )
+            number = {"int": int, "float": float}.get(kind, str)
+            add(flag, type=number, default=usual, metavar=_METAVARS.get(name, "N"), help=help)
 
 
 def config_from(args: argparse.Namespace) -> TrainConfig:
@@ -246,11 +164,8 @@ def refuse_training_options(config: TrainConfig) -> None:
     default = TrainConfig()
     for field in fields(TrainConfig):
         if field.name != "device" and getattr(config, field.name) != getattr(default, field.name):
-            flag = "--" + field.name.replace("_", "-")
-            raise UsageError(
-                f"{flag} is for built-in strategies; a script's own options come after its name: "
-                f"traceops run -- train.py {flag} {getattr(config, field.name)}"
-            )
+            value = getattr(config, field.name)
+            raise UsageError(fill("train", "of_built_in", "refused", flag=flag_of(field.name), value=value))
 
 
 def with_global_batch(config: TrainConfig, samples: int, world_size: int) -> TrainConfig:
@@ -263,10 +178,8 @@ def with_global_batch(config: TrainConfig, samples: int, world_size: int) -> Tra
     shares = config.replicas if config.strategy in MESHES and config.strategy != "expert_parallel" else world_size
     pieces = shares * config.grad_accum
     if samples % pieces:
-        raise UsageError(
-            f"--global-batch-size {samples} does not divide into {shares} shares of a batch with {config.grad_accum} "
-            f"micro-batches each; use a multiple of {pieces}"
-        )
+        how = {"shares": shares, "grad_accum": config.grad_accum, "pieces": pieces}
+        raise UsageError(fill("train", "global_batch", "refused", samples=samples, **how))
     return replace(config, batch_size=samples // pieces)
 
 
@@ -276,7 +189,7 @@ def to_argv(config: TrainConfig) -> list[str]:
     for field in fields(TrainConfig):
         if (value := getattr(config, field.name)) == field.default:
             continue
-        argv.append(("--no-" if value is False else "--") + field.name.replace("_", "-"))
+        argv.append(flag_of(field.name if value is not False else f"no_{field.name}"))
         if not isinstance(value, bool):
             argv.append(str(value))
     return argv
@@ -302,10 +215,7 @@ def check(config: TrainConfig, world_size: int | None, device: str, backend: str
     if backend == "nccl" and device == "cpu":
         raise UsageError("--backend nccl moves CUDA tensors only; use --backend gloo with --device cpu")
     if backend == "gloo" and device == "cuda" and config.strategy in SHARDED:
-        raise UsageError(
-            f"--backend gloo cannot reduce-scatter or all-gather CUDA tensors and {config.strategy} must; "
-            "use --backend nccl, or --device cpu"
-        )
+        raise UsageError(fill("train", "gloo_shards", "refused", strategy=config.strategy))
     if config.strategy == "pytorch_cp" and device == "cpu":
         raise UsageError("pytorch_cp: torch passes attention around a ring on GPUs only; use --strategy pytorch_tp")
     if config.offload != "none" and config.strategy not in FSDP2:
@@ -314,28 +224,22 @@ def check(config: TrainConfig, world_size: int | None, device: str, backend: str
         if world_size is not None:
             size = shard_group_size(config, world_size)
             if size > world_size or world_size % size:
-                raise UsageError(
-                    f"--shard-group-size {size} does not divide the {world_size} ranks into equal groups; "
-                    f"use one of {', '.join(str(n) for n in range(1, world_size + 1) if world_size % n == 0)}"
-                )
+                sizes = ", ".join(str(n) for n in range(1, world_size + 1) if world_size % n == 0)
+                raise UsageError(fill("train", "shard_groups", "refused", size=size, ranks=world_size, sizes=sizes))
     elif config.shard_group_size is not None:
         raise UsageError(f"--shard-group-size is for pytorch_hsdp; {config.strategy} has no shard groups")
     check_mesh(config, world_size, None if device == "auto" else sizes_for(config, device))
 
 
 def _check_values(config: TrainConfig) -> None:
-    for name, allowed in (
-        ("strategy", NAMES), ("precision", PRECISIONS), ("optimizer", OPTIMIZERS), ("offload", OFFLOADS),
-        ("device", DEVICES), ("backend", BACKENDS), ("step_unit", STEP_UNITS),
-    ):  # fmt: skip
+    for name, allowed in CHOICES.items():
         if getattr(config, name) not in allowed:
-            flag = "--" + name.replace("_", "-")
-            raise UsageError(f"{flag} {getattr(config, name)}: use one of {', '.join(allowed)}")
+            raise UsageError(f"{flag_of(name)} {getattr(config, name)}: use one of {', '.join(allowed)}")
     positive = ("layers", "dim", "heads", "vocab", "seq_len", "batch_size", "grad_accum", "bucket_mb",
                 "shard_group_size", "replicas", "micro_batches", "experts", "lr", "steps")  # fmt: skip
     for name in positive:
         if (value := getattr(config, name)) is not None and value <= 0:
-            raise UsageError(f"--{name.replace('_', '-')} {value}: must be above 0")
+            raise UsageError(f"{flag_of(name)} {value}: must be above 0")
 
 
 def _check_model(config: TrainConfig, device: str) -> None:

@@ -338,39 +338,39 @@ def build_graph(
     steps = _common_steps(ranks, matching)
     if not steps or len(ranks) < 2 or not matching.collectives:
         return None
-    by_rank = {summary.rank: summary for summary in ranks}
+    step_of = {summary.rank: summary.steps_of_comm() for summary in ranks}
+    took = {summary.rank: (summary.comm.end - summary.comm.start).tolist() for summary in ranks}
     labels: dict[int, list[_Labelled]] = {summary.rank: [] for summary in ranks}
-    count: dict[tuple[int, Label], int] = defaultdict(int)
+    count: dict[Label, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     # By step, and in it from the end, because windows start at different moments; then peers' labels agree.
     for number in range(len(matching.collectives) - 1, -1, -1):
         collective = matching.collectives[number]
         senders = {i for i, _ in collective.links}
         for place, (rank, position) in enumerate(collective.members):
-            sends = place in senders
-            step = by_rank[rank].step_number(position)
-            key = (step, collective.description, len(collective.group), collective.op, sends)
-            spent = int(by_rank[rank].comm.end[position] - by_rank[rank].comm.start[position])
-            lag = spent - collective.wait_ns[place] - collective.transfer_ns
-            labels[rank].append((position, (*key, count[rank, key]), number, lag, collective.wait_ns[place]))
-            count[rank, key] += 1
+            key = (
+                step_of[rank][position],
+                collective.description,
+                len(collective.group),
+                collective.op,
+                place in senders,
+            )
+            lag = took[rank][position] - collective.wait_ns[place] - collective.transfer_ns
+            before = count[key]
+            labels[rank].append((position, (*key, before[rank]), number, lag, collective.wait_ns[place]))
+            before[rank] += 1
     for own in labels.values():
         own.sort(key=lambda entry: entry[0])
     nodes = {s.rank: _rank_nodes(s, fits[s.rank], labels[s.rank], steps) for s in ranks}
     at = {rank: {number: i for i, (_, _, number, *_) in enumerate(own)} for rank, own in labels.items()}
-    order = _order(matching, nodes, at)
+    members = [
+        tuple((rank, at[rank][number]) for rank, _ in one.members) for number, one in enumerate(matching.collectives)
+    ]
+    order = _order(members, nodes)
     return StepGraph(
         ranks=nodes,
-        members=tuple(
-            tuple((rank, at[rank][number]) for rank, _ in matching.collectives[number].members) for number in order
-        ),
+        members=tuple(members[number] for number in order),
         transfer=np.array([matching.collectives[number].transfer_ns for number in order], dtype=np.int64),
-        needs=tuple(
-            _needs(
-                matching.collectives[number],
-                [(nodes[rank], at[rank][number]) for rank, _ in matching.collectives[number].members],
-            )
-            for number in order
-        ),
+        needs=tuple(_needs(matching.collectives[number], members[number], nodes) for number in order),
         kind=tuple(order),
         steps=steps,
         edges={rank: np.arange(len(own.work) - len(steps) - 1, len(own.work)) for rank, own in nodes.items()},
@@ -380,17 +380,19 @@ def build_graph(
     )
 
 
-def _needs(collective: Collective, ends: Sequence[tuple[RankNodes, int]]) -> tuple[tuple[int, ...], ...] | None:
+def _needs(
+    collective: Collective, members: Sequence[tuple[int, int]], nodes: Mapping[int, RankNodes]
+) -> tuple[tuple[int, ...], ...] | None:
     """What each member waits for: both ends of a message for each other, unless it was sent before it was asked for."""
     if collective.needs:
         return collective.needs
     if not collective.links:
         return None
-    needs = [{place} for place in range(len(ends))]
+    needs = [{place} for place in range(len(members))]
     for sender, receiver in collective.links:
         needs[receiver].add(sender)
-        (own, node), (theirs, other) = ends[sender], ends[receiver]
-        if int(own.end[node]) > int(theirs.begin[other]):
+        (rank, node), (other, theirs) = members[sender], members[receiver]
+        if int(nodes[rank].end[node]) > int(nodes[other].begin[theirs]):
             needs[sender].add(receiver)
     return tuple(tuple(sorted(own)) for own in needs)
 
@@ -460,16 +462,11 @@ def _consecutive(summary: RankSummary, one: int, other: int) -> bool:
     return len(at) > 0 and int(at[0]) + 1 < len(numbers) and int(numbers[int(at[0]) + 1]) == other
 
 
-def _order(
-    matching: MatchedCollectives, nodes: Mapping[int, RankNodes], at: Mapping[int, Mapping[int, int]]
-) -> list[int]:
+def _order(members: Sequence[Sequence[tuple[int, int]]], nodes: Mapping[int, RankNodes]) -> list[int]:
     """Collectives by their end: whatever one waited for had ended before."""
     end = {rank: own.end.tolist() for rank, own in nodes.items()}
-    ends = [
-        max(end[rank][at[rank][number]] for rank, _ in collective.members)
-        for number, collective in enumerate(matching.collectives)
-    ]
-    return sorted(range(len(ends)), key=lambda number: ends[number])
+    ends = [max(end[rank][node] for rank, node in own) for own in members]
+    return sorted(range(len(ends)), key=ends.__getitem__)
 
 
 def _rank_nodes(summary: RankSummary, fit: ClockFit, own: Sequence[_Labelled], steps: tuple[int, ...]) -> RankNodes:

@@ -24,6 +24,7 @@ from traceops.capture.guard import contained, raised_by_a_handler, text
 from traceops.capture.manifest import LaterLightRecord, LightRecord
 from traceops.capture.schedule import NEVER
 from traceops.capture.timing import StepTimer, uses_gpu
+from traceops.capture.trace_file import packer
 from traceops.core import rank_files
 from traceops.core.files import write_whole
 
@@ -65,8 +66,7 @@ class Cupti:
     name = "cupti"
 
     def __init__(self, library: str | None = None, *, detaching: Detaching | None = None) -> None:
-        self._library = library
-        self._detaching = detaching
+        self._library, self._detaching = library, detaching
         self._native: ModuleType | None = None
         self._began: tuple[int, ...] = ()
         self.calls: list[tuple[str, int, int]] = []
@@ -232,8 +232,7 @@ class LightWindow:
     ) -> None:
         self._folder = folder
         self._rank, self._first = rank, first
-        self._before_others = before_others
-        self._detaching = detaching
+        self._before_others, self._detaching = before_others, detaching
         self._again: int | None = None
         self._begun = first  # where the first of these windows began
         # From this step on no profiler of the script's own may have been at work.
@@ -268,11 +267,9 @@ class LightWindow:
         self._again = window_end + AFTER
 
     def step_begins(self, step: int, others: int = -1) -> None:
-        """Open where the first step begins, on a GPU; a profiler of the script's own that starts before has it.
-
-        others: the last step in which one was at work, also one that only warmed up; -1 without. Behind an earlier
-        window it has CUPTI again, which was ended there.
-        """
+        """Open where the first step begins, on a GPU; a profiler of the script's own that starts before has it. others:
+        the last step in which one was at work, also one that only warmed up; -1 without. Behind an earlier window it
+        has CUPTI again, which was ended there."""
         if self._again is not None and not self.is_open and step >= self._again - AFTER:
             contained(self._scope.close)
             self._begun = self._first = self._again
@@ -331,10 +328,9 @@ class LightWindow:
         if torch.cuda.is_current_stream_capturing():
             self._ended(None, text("graph_at_end"))
             return
-        # CUPTI is NVIDIA's
-        for source in [
-            source for source in self._sources if torch.version.hip is None or not isinstance(source, Cupti)
-        ]:
+        for source in self._sources:
+            if torch.version.hip is not None and isinstance(source, Cupti):
+                continue  # CUPTI is NVIDIA's
             try:
                 why = source.start()
             except Exception as error:
@@ -364,8 +360,6 @@ class LightWindow:
             self._timer = StepTimer()
         else:
             self._timer.mark()
-        import torch
-
         with _plain(torch):
             self._mark[0].copy_(self._mark[1])
         self._marks += 1
@@ -390,23 +384,16 @@ class LightWindow:
             "rank": self._rank, "source": source.name, "steps": steps, "step_ms": durations, "mark_bytes": marks,
             "clocks": found.clocks, "names": found.names, "discarded": found.discarded,
         }  # fmt: skip
-        if (file := self._file()) == rank_files.LIGHT_FILE:
+        file = rank_files.LIGHT_FILE
+        if self._first != self._begun and self.record is not None:
+            file = rank_files.LATER_LIGHT_FILES[len(self.record["later"])]
+        else:
             for later in rank_files.LATER_LIGHT_FILES:  # of an earlier beginning
                 (self._folder / later).unlink(missing_ok=True)
-        try:
-            from isal import igzip as packer
-        except ImportError:
-            import gzip as packer
         text = json.dumps(header, separators=(",", ":")).encode()
-        packed: bytes = packer.compress(rank_files.LIGHT_LOG_MAGIC + text + b"\n" + found.rows, compresslevel=1)
+        packed: bytes = packer().compress(rank_files.LIGHT_LOG_MAGIC + text + b"\n" + found.rows, compresslevel=1)
         write_whole(self._folder / file, packed)
         self._ended(source, file=file, steps=steps, step_ms=durations)
-
-    def _file(self) -> str:
-        """Where the window that is open now is to be written."""
-        if self._first == self._begun or self.record is None:
-            return rank_files.LIGHT_FILE
-        return rank_files.LATER_LIGHT_FILES[len(self.record["later"])]
 
     def _other_profiler(self) -> None:
         if self._source is None:
@@ -444,14 +431,12 @@ class LightWindow:
                 file=told if whole else None, steps=list(steps), step_ms=list(step_ms), calls=calls, later=[],
             )  # fmt: skip
         if whole:
-            self._follow()
+            self._follow(self.record)
 
-    def _follow(self) -> None:
+    def _follow(self, record: LightRecord) -> None:
         """Have the next window, if this one left nothing behind."""
         ended = self._detaching is not None and self._detaching.done
-        if self.record is None or self.record["source"] != Cupti.name or not ended:
-            return
-        if len(self.record["later"]) < len(rank_files.LATER_LIGHT_FILES):
+        if record["source"] == Cupti.name and ended and len(record["later"]) < len(rank_files.LATER_LIGHT_FILES):
             self._free_from = self._first + STEPS + 1
             self._first *= SPREAD
             self._prepare()

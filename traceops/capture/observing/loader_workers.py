@@ -50,8 +50,7 @@ class StartedAnew:
     """
 
     def __init__(self, folder: Callable[[], Path | None], is_loaders: Callable[[Any], bool]) -> None:
-        self._folder = folder
-        self._is_loaders = is_loaders
+        self._folder, self._is_loaders = folder, is_loaders
         self._undo: list[Callable[[], Any]] = []
         quiet = Guard(lambda operation, error: None)
         contained(when_loaded, {"multiprocessing.context": self._install}, quiet, self._undo)
@@ -214,7 +213,7 @@ class LoaderWorkers:
         self._folder: Path | None = folder.absolute()
         self._asked = False
         if not _newest:
-            os.register_at_fork(after_in_child=_forked)  # once: Python forgets none of these
+            os.register_at_fork(after_in_child=lambda: _newest[0].forked())  # once: Python forgets none of these
         _newest[:] = [self]
         self._started_anew = StartedAnew(lambda: self._folder, _is_loaders)
 
@@ -241,10 +240,6 @@ class LoaderWorkers:
 
 
 _newest: list[LoaderWorkers] = []  # one at most: an observer that could not end leaves its own behind
-
-
-def _forked() -> None:
-    _newest[0].forked()
 
 
 def begin_in_worker(folder: str) -> None:

@@ -31,8 +31,7 @@ class MemoryWatch:
     are done, so that what is saved says in which one memory ran out."""
 
     def __init__(self, folder: Path, *, history: bool, steps: Callable[[], int]) -> None:
-        self._folder = folder
-        self._history = history
+        self._folder, self._history = folder, history
         self._saved = 0
         self._off = False
         self._pid = os.getpid()

@@ -79,10 +79,8 @@ class Pace:
         return 1e9 * seconds * (1 << min(looks // _SLOWER_AFTER, 6))
 
     def has_left(self, now_ns: int, *, to_find: bool = False) -> bool:
-        """Whether a step that takes longer may be looked at early; to_find: whether to wake up to see if one does.
-
-        Half of what there is goes to that at most: in a training of long steps each one would want it.
-        """
+        """Whether a step that takes longer may be looked at early; to_find: whether to wake up to see if one does. Half
+        of what there is goes to that at most: in a training of long steps each one would want it."""
         part = 0.5 if to_find else 1.0
         return self._slow_ns < part * (_SLOW_FREE_NS + _SLOW_COST * (now_ns - self._begun_ns))
 

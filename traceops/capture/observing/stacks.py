@@ -138,10 +138,8 @@ class Stacks:
         self.count = 0
 
     def sample(self, step: int, weight_us: int, look: Look | None = None, since_begin_us: int | None = None) -> None:
-        """Count one look, which stands for so many µs of step number `step`; None: look now.
-
-        since_begin_us: from the step's begin to the look; given with each look of a thread, or with none.
-        """
+        """Count one look, which stands for so many µs of step number `step`; None: look now. since_begin_us: from the
+        step's begin to the look; given with each look of a thread, or with none."""
         numbers = self._look() if look is None else self._looked(look)
         if numbers and self._count(numbers, step, weight_us) and since_begin_us is not None:
             self._since_begin.append(max(since_begin_us, 0))

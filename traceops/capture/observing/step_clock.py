@@ -88,10 +88,8 @@ class StepClock:
         return EVENT if single else EVENT | SPAN
 
     def resumed(self, *, recorded: bool = False) -> None:
-        """The next step begins: what the capture did since `ended` is none of it where it took long.
-
-        recorded: the profiler is at work in it. Only there is it looked at how long the thread wants for a core.
-        """
+        """The next step begins: what the capture did since `ended` is none of it where it took long. recorded: the
+        profiler is at work in it. Only there is it looked at how long the thread wants for a core."""
         now = time.perf_counter_ns()
         record, self._record = self._record, None
         own = now - self._ended

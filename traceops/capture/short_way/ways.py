@@ -55,11 +55,9 @@ class LongWay:
         seen: int,
         /,
     ) -> None:
-        """Go the short way from now on, in this thread: for steps before number `until`, before `due_ns`.
-
-        filed_ns: the time in the heartbeat's file. modules: `sys.modules`. compiled: torch's times of compilations,
-        of which `seen` are known under the first of `names` that is there; None where its compiler is not loaded.
-        """
+        """Go the short way from now on, in this thread: for steps before number `until`, before `due_ns`. filed_ns: the
+        time in the heartbeat's file. modules: `sys.modules`. compiled: torch's times of compilations, of which `seen`
+        are known under the first of `names` that is there; None where its compiler is not loaded."""
 
     def rest(self) -> None:
         """Something is due at the end of this step."""

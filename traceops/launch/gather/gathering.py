@@ -21,10 +21,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socketserver import TCPServer
 from types import MappingProxyType
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceops.capture.environment import host
 from traceops.core.claims import Wording
@@ -121,15 +122,18 @@ class Collector:
                 (self._seen.done if state == "done" else self._seen.coming).add(node)
 
     def store(self, name: str, node: str, length: int, digest: str, body: Body) -> HTTPStatus:
-        """Take one file: CREATED, or OK where the same is there. Raises Refused, and OSError where it cannot be kept.
-
-        A file of that name that differs stays; of logs and the like the new one gets the node's name too.
-        """
+        """Take one file: CREATED, or OK where the same is there. Raises Refused, and OSError where it cannot be kept. A
+        file of that name that differs stays; of logs and the like the new one gets the node's name too."""
         part = self.folder / f".gather.{secrets.token_hex(8)}.part"
         try:
+            made, left = hashlib.sha256(), length
             with part.open("xb") as file:
-                got = _copy(body, file, length, self._heard)
-            if got != digest:
+                while left and (chunk := body.read(min(left, CHUNK))):
+                    file.write(chunk)
+                    made.update(chunk)
+                    left -= len(chunk)
+                    self._heard()
+            if made.hexdigest() != digest:
                 raise Refused(HTTPStatus.UNPROCESSABLE_ENTITY, f"{name} came damaged or cut short")
             with self._lock:
                 target = self.folder / name
@@ -159,16 +163,6 @@ def digest_of(path: Path) -> str:
     return made.hexdigest()
 
 
-def _copy(body: Body, file: BinaryIO, length: int, heard: Callable[[], None]) -> str:
-    made = hashlib.sha256()
-    while length and (chunk := body.read(min(length, CHUNK))):
-        file.write(chunk)
-        made.update(chunk)
-        length -= len(chunk)
-        heard()
-    return made.hexdigest()
-
-
 def _listen(address: str, port: int, collector: Collector, anywhere: bool) -> ThreadingHTTPServer:
     """A server at that address; `anywhere`: else at all, where it is none of this machine's, or no name yet."""
 
@@ -179,13 +173,10 @@ def _listen(address: str, port: int, collector: Collector, anywhere: bool) -> Th
     try:
         family, *_, found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
         place = str(found[0])
-        # Whether a machine has its own name in /etc/hosts as a loopback address (Debian's 127.0.1.1): others know it by
+        # A machine may have its own name in /etc/hosts as a loopback address (Debian's 127.0.1.1): others know it by
         # another one. Who writes localhost, or the address itself, means it.
-        if address == place or address.partition(".")[0] in ("localhost", "ip6-localhost"):
-            only_within = False
-        else:
-            only_within = place == "::1" or place.startswith("127.")
-        if only_within:
+        meant = address == place or address.partition(".")[0] in ("localhost", "ip6-localhost")
+        if not meant and (place == "::1" or place.startswith("127.")):
             place = "::" if family == socket.AF_INET6 else ""
     except socket.gaierror:  # a service of Kubernetes is named when its pod is ready
         if not anywhere:
@@ -213,24 +204,12 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = _STALLED_S
 
-    def do_GET(self) -> None:
-        self._answer(lambda: HTTPStatus.OK)
-
-    def do_POST(self) -> None:
-        node, _, state = self.path.strip("/").partition("/")
-        self._answer(lambda: self._announce(unquote(node), state))
-
-    def do_PATCH(self) -> None:
-        self._answer(self._grow)
-
-    def do_PUT(self) -> None:
-        self._answer(self._store)
-
     def log_message(self, format: str, *args: object) -> None:
         """Nobody reads it."""
 
-    def _announce(self, node: str, state: str) -> HTTPStatus:
-        self.to.announce(node, state)
+    def _announce(self) -> HTTPStatus:
+        node, _, state = self.path.strip("/").partition("/")
+        self.to.announce(unquote(node), state)
         return HTTPStatus.OK
 
     def _grow(self) -> HTTPStatus:
@@ -258,8 +237,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = False
         return status
 
-    def _answer(self, serve: Callable[[], HTTPStatus]) -> None:
-        told: dict[str, object] = {}
+    def _answer(self) -> None:
+        serve = {"POST": self._announce, "PATCH": self._grow, "PUT": self._store}.get(self.command)
+        state: dict[str, object] = {}
         try:
             run, node, digest = (self.headers.get(name, "") for name in ("X-Run", "X-Node", "X-SHA256"))
             sealed = seal(self.to.secret, self.command, self.path, unquote(run), node, digest)
@@ -267,14 +247,14 @@ class _Handler(BaseHTTPRequestHandler):
                 raise Refused(HTTPStatus.FORBIDDEN, f"{SECRET_ENV} is not the same on both nodes")
             if unquote(run) != self.to.run:
                 raise Refused(HTTPStatus.MISDIRECTED_REQUEST, f"here is the run {self.to.run}")
-            status, why = serve(), ""
-            told = {"marker": self.to.marker, "folder": str(self.to.folder), "still": self.to.still, **self.more}
+            status, why = HTTPStatus.OK if serve is None else serve(), ""
+            state = {"marker": self.to.marker, "folder": str(self.to.folder), "still": self.to.still, **self.more}
         except Refused as error:
             status, why, self.close_connection = error.status, str(error), True
         except OSError as error:
             status, why = HTTPStatus.INSUFFICIENT_STORAGE, error.strerror or str(error)
             self.close_connection = True
-        answer = json.dumps({"why": why, **told}).encode()
+        answer = json.dumps({"why": why, **state}).encode()
         with suppress(OSError):
             self.send_response(status)
             self.send_header("Content-Length", str(len(answer)))
@@ -282,6 +262,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_header("Connection", "close")
             self.end_headers()
             self.wfile.write(answer)
+
+    do_GET = do_POST = do_PATCH = do_PUT = _answer
 
 
 _text = Wording("launch", "gather")
@@ -303,25 +285,20 @@ class Sent(Struct):
     left: dict[str, str] = field(default_factory=dict)
 
 
-class Sender:
+class Sender(Struct):
     """One connection to the first node; `stop` ends its waiting."""
 
-    def __init__(
-        self,
-        meeting: Meeting,
-        run: str,
-        node: str,
-        stop: Callable[[], bool],
-        answer_s: float = _ANSWER_S,
-        secret: str = "",
-    ) -> None:
-        self._secret = secret
-        self._meeting, self._run, self._node, self._stop, self._answer_s = meeting, run, node, stop, answer_s
-        self._connection: http.client.HTTPConnection | None = None
+    meeting: Meeting
+    run: str
+    node: str
+    stop: Callable[[], bool]
+    secret: str = ""
+    answer_s: float = _ANSWER_S
+    connection: http.client.HTTPConnection | None = None
 
     def coming(self, reach_s: float = REACH_S) -> None:
         """Say that files will come, so that the first node waits. Raises Unreachable."""
-        self._reach(reach_s, "POST", f"/{quote(self._node, safe='')}/coming")
+        self._reach(reach_s, "POST", f"/{quote(self.node, safe='')}/coming")
 
     def send(self, folder: Path, names: Sequence[str], reach_s: float = REACH_S) -> Sent:
         """Send these files; one that fails hinders no other. Raises Unreachable where none can be sent."""
@@ -329,7 +306,7 @@ class Sender:
         sent = Sent(folder=str(answer.get("folder", "")))
         sent.shared = (folder / str(answer.get("marker", ".none"))).exists()
         for name in () if sent.shared else names:
-            if self._stop():
+            if self.stop():
                 sent.left[name] = "interrupted"
                 continue
             try:
@@ -338,39 +315,36 @@ class Sender:
             except (OSError, http.client.HTTPException, Unreachable) as error:
                 sent.left[name] = str(error)
         if not sent.left:
-            self._reach(reach_s, "POST", f"/{quote(self._node, safe='')}/done")
+            self._reach(reach_s, "POST", f"/{quote(self.node, safe='')}/done")
         return sent
 
-    def announce(self, state: str) -> int:
-        """Say "still" or "moving" in passing; how many nodes are still.
-
-        Raises OSError, HTTPException or Unreachable where nobody answers soon.
-        """
-        passing = Sender(self._meeting, self._run, self._node, self._stop, _PASSING_S, self._secret)
+    def _in_passing(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> dict[str, Any]:
+        """A request by a connection of its own, which has to be answered soon."""
+        passing = replace(self, answer_s=_PASSING_S, connection=None)
         try:
-            answer = passing._ask("POST", f"/{quote(self._node, safe='')}/{state}", None, {})
+            return passing._ask(method, path, body, headers)
         finally:
             passing.close()
-        count = answer.get("still")
+
+    def announce(self, state: str) -> int:
+        """Say "still" or "moving" in passing; how many nodes are still. Raises OSError, HTTPException or Unreachable
+        where nobody answers soon."""
+        count = self._in_passing("POST", f"/{quote(self.node, safe='')}/{state}", None, {}).get("still")
         return count if isinstance(count, int) else 0
 
     def relay(self, folder: Path) -> Relay:
         """What sends beside this sender what the ranks write for a monitor, as long as they run."""
-        passing = Sender(self._meeting, self._run, self._node, self._stop, _PASSING_S, self._secret)
 
         def send(method: str, body: bytes) -> dict[str, Any]:
-            told = {"Content-Length": str(len(body)), "X-SHA256": hashlib.sha256(body).hexdigest()}
-            try:
-                return passing._ask(method, "/", body, told)
-            finally:
-                passing.close()
+            digest = hashlib.sha256(body).hexdigest()
+            return self._in_passing(method, "/", body, {"Content-Length": str(len(body)), "X-SHA256": digest})
 
         return Relay(folder, send)
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
 
     def _put(self, folder: Path, name: str) -> int:
         path = folder / name
@@ -382,7 +356,7 @@ class Sender:
                 return size
             except (OSError, http.client.HTTPException):
                 self.close()
-                if tried == _TRIES - 1 or self._stop():
+                if tried == _TRIES - 1 or self.stop():
                     raise
                 time.sleep(_PAUSE_S)
         raise AssertionError
@@ -394,30 +368,28 @@ class Sender:
                 return self._ask(method, path, None, {})
             except (OSError, http.client.HTTPException) as error:
                 self.close()
-                if time.monotonic() > until or self._stop():
+                if time.monotonic() > until or self.stop():
                     raise Unreachable(str(error)) from error
             time.sleep(_PAUSE_S)
 
     def _ask(self, method: str, path: str, body: Any, headers: dict[str, str]) -> dict[str, Any]:
-        if self._connection is None:
-            self._connection = http.client.HTTPConnection(
-                self._meeting.address, self._meeting.port, timeout=self._answer_s
-            )
-        told = {"X-Run": quote(self._run), "X-Node": quote(self._node, safe="")}
-        digest = headers.get("X-SHA256", "")
-        told["X-Seal"] = seal(self._secret, method, path, self._run, told["X-Node"], digest)
-        self._connection.request(method, path, body=body, headers=told | headers)
-        answer = self._connection.getresponse()
-        text = answer.read()
+        if self.connection is None:
+            to = self.meeting
+            self.connection = http.client.HTTPConnection(to.address, to.port, timeout=self.answer_s)
+        own = {"X-Run": quote(self.run), "X-Node": quote(self.node, safe="")}
+        own["X-Seal"] = seal(self.secret, method, path, self.run, own["X-Node"], headers.get("X-SHA256", ""))
+        self.connection.request(method, path, body=body, headers=own | headers)
+        response = self.connection.getresponse()
+        text = response.read()
         try:
-            said = json.loads(text)
+            answer = json.loads(text)
         except ValueError:
-            said = None
-        if not isinstance(said, dict):
+            answer = None
+        if not isinstance(answer, dict):
             raise Unreachable("another program answers there")
-        if answer.status >= 400:
-            raise Unreachable(str(said.get("why", answer.reason)))
-        return said
+        if response.status >= 400:
+            raise Unreachable(str(answer.get("why", response.reason)))
+        return answer
 
 
 _FIRST = "the first node"
@@ -431,36 +403,25 @@ class Gathering:
     def __init__(self, plan: Plan, screen: Screen, received: list[int]) -> None:
         """Begin to listen, on the first node. received: signals so far; one more ends the waiting."""
         self._plan, self._screen, self._received, self._known = plan, screen, received, 0
-        self._meeting: Meeting = meeting_of(plan.cluster, plan.gather_port)
-        self._told, self._ask_again_s = False, 0.0
+        self._meeting = to = meeting_of(plan.cluster, plan.gather_port)
+        self._said_still, self._ask_again_s = False, 0.0
         self._collector: Collector | None = None
         self._sender: Sender | None = None
-        secret = os.environ.get(SECRET_ENV, "")
-        if (first := self._meeting.first) is not False:
+        run, secret = f"{plan.name} of {plan.cluster.world_size} ranks", os.environ.get(SECRET_ENV, "")
+        if (first := to.first) is not False:
             try:
-                self._collector = Collector(
-                    plan.out,
-                    self._run,
-                    self._meeting.address,
-                    self._meeting.port,
-                    anywhere=first is True,
-                    secret=secret,
-                )
+                anywhere = first is True
+                self._collector = Collector(plan.out, run, to.address, to.port, anywhere=anywhere, secret=secret)
             except OSError as error:
                 if first or error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
                     raise
                 first = False  # another launcher of this machine is the first, or another machine
         if first is False:
-            self._sender = Sender(
-                self._meeting, self._run, re.sub(r"[^\w.-]", "_", f"{host()}-{os.getpid()}"), self._stop, secret=secret
-            )
+            node = re.sub(r"[^\w.-]", "_", f"{host()}-{os.getpid()}")
+            self._sender = Sender(to, run, node, self._stop, secret)
 
     def _stop(self) -> bool:
         return len(self._received) > self._known
-
-    @property
-    def _run(self) -> str:
-        return f"{self._plan.name} of {self._plan.cluster.world_size} ranks"
 
     def all_still(self, here: bool) -> bool:
         """Tell the first node whether the ranks are still here; whether they are on all nodes, if it says so."""
@@ -469,7 +430,7 @@ class Gathering:
             self._collector.announce(_FIRST, state)
             return here and self._collector.still >= self._plan.cluster.nnodes
         now = time.monotonic()
-        if self._sender is None or not (here or self._told) or now < self._ask_again_s:
+        if self._sender is None or not (here or self._said_still) or now < self._ask_again_s:
             return False
         self._ask_again_s = now + _ASK_EVERY_S
         try:
@@ -477,7 +438,7 @@ class Gathering:
         except (OSError, HTTPException, Unreachable):
             self._ask_again_s = now + _ASK_AFTER_FAILURE_S
             return False
-        self._told = here
+        self._said_still = here
         return here and count >= self._plan.cluster.nnodes
 
     @property
@@ -534,14 +495,5 @@ class Gathering:
         self._screen.say(_text("sent", files=sent.files, mb=sent.bytes / 1e6, address=address))
 
     def _stays(self, why: str) -> None:
-        to = self._meeting
-        self._screen.say(
-            _text(
-                "not_taken",
-                first=to.address,
-                port=to.port,
-                why=why or "no answer",
-                here=host(),
-                out=str(self._plan.out),
-            )
-        )
+        first, port, out = self._meeting.address, self._meeting.port, str(self._plan.out)
+        self._screen.say(_text("not_taken", first=first, port=port, why=why or "no answer", here=host(), out=out))

@@ -34,7 +34,10 @@ def meeting_of(cluster: Cluster, port: int | None) -> Meeting:
     """Beside the rendezvous of `cluster`, which names one. port: as asked for. Raises UsageError for an endpoint
     without a host, and a port that is none."""
     if cluster.rdzv_endpoint is not None:
-        host, near = _endpoint(cluster.rdzv_endpoint)
+        host, colon, text = cluster.rdzv_endpoint.rpartition(":")
+        if not colon or not text.isdecimal():
+            host, text = cluster.rdzv_endpoint, str(C10D_PORT)
+        host, near = host.strip("[]"), int(text)
     else:
         host, near = cluster.master_addr or "", cluster.master_port or STATIC_PORT
     if not host:
@@ -43,13 +46,6 @@ def meeting_of(cluster: Cluster, port: int | None) -> Meeting:
     if not 0 < chosen < 65536:
         raise UsageError(f"--gather-port {chosen}: must be 1 to 65535")
     return Meeting(host, chosen, None if cluster.node_rank is None else cluster.node_rank == 0)
-
-
-def _endpoint(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal():
-        host, port = text, str(C10D_PORT)
-    return host.strip("[]"), int(port)
 
 
 def seal(secret: str, *parts: str) -> str:

@@ -52,9 +52,8 @@ class LiveFiles:
         return self._nodes.get(name) == node
 
     def take(self, node: str, body: bytes) -> dict[str, Any]:
-        """Write pieces; the answer has the size here of files of which an earlier piece is missing.
-
-        Raises Refused, ValueError where it is no such request, and OSError."""
+        """Write pieces; the answer has the size here of files of which an earlier piece is missing. Raises Refused,
+        ValueError where it is no such request, and OSError."""
         head, _, body = body.partition(b"\n")
         pieces, missing = json.loads(head), dict[str, int]()
         if not all(_NAME.fullmatch(name) and offset >= 0 and length >= 0 for name, offset, length in pieces):
@@ -74,7 +73,10 @@ class LiveFiles:
                     file.write(piece)
                     if not offset and not in_ring:  # the file was begun anew
                         file.truncate()
-        return {"missing": missing, "closer": _asked(self._folder)}
+        asked_ns = 0  # when the monitor last asked for more looks at hosts
+        with suppress(OSError):
+            asked_ns = (self._folder / CLOSER).stat().st_mtime_ns
+        return {"missing": missing, "closer": asked_ns}
 
     def _place(self, node: str, name: str) -> Path:
         target = self._folder / name
@@ -87,16 +89,8 @@ class LiveFiles:
         return target
 
 
-def _asked(folder: Path) -> int:
-    """When the monitor last asked for more looks at hosts."""
-    with suppress(OSError):
-        return (folder / CLOSER).stat().st_mtime_ns
-    return 0
-
-
 class Relay:
     """On another node: a thread that sends what is new, and passes the monitor's wishes on. The run never waits for it.
-
     send: a request with that method and body; returns the first node's answer. Raises Unreachable, HTTPException or
     OSError."""
 
@@ -135,7 +129,11 @@ class Relay:
     def look(self) -> None:
         """Send what is new now."""
         sent = dict(self._sent)
-        pieces = [piece for name in self._names() for piece in self._new(name, sent)]
+        found = [*self._folder.glob("rank_*/*"), *self._folder.glob(f"{PREFIX}*{SUFFIX}")]
+        names = filter(_NAME.fullmatch, (path.relative_to(self._folder).as_posix() for path in found))
+        # Pulses last: then the steps that they count are there.
+        in_order = sorted(names, key=lambda name: (name.endswith(PULSES_FILE), name))
+        pieces = [piece for name in in_order for piece in self._new(name, sent)]
         head = json.dumps([[name, offset, len(piece)] for name, offset, piece in pieces]).encode()
         answer = self._send("PATCH", head + b"\n" + b"".join(piece for *_, piece in pieces))
         missing, closer = answer.get("missing"), answer.get("closer")
@@ -145,12 +143,6 @@ class Relay:
         if closer != self._closer:
             self._closer = closer
             (self._folder / CLOSER).touch()
-
-    def _names(self) -> list[str]:
-        """Pulses last: then the steps that they count are there."""
-        found = [*self._folder.glob("rank_*/*"), *self._folder.glob(f"{PREFIX}*{SUFFIX}")]
-        names = [path.relative_to(self._folder).as_posix() for path in found]
-        return sorted(filter(_NAME.fullmatch, names), key=lambda name: (name.endswith(PULSES_FILE), name))
 
     def _new(self, name: str, sent: dict[str, int]) -> Iterator[tuple[str, int, bytes]]:
         path, before = self._folder / name, sent.get(name, 0)

@@ -194,7 +194,7 @@ def _outcome(file: TraceFile, options: MapOptions, *, ahead: bool, first: int = 
         return _found(file, options, ahead, here)
     except InputError as error:
         missing = not is_remote(file.path) and not Path(file.path).exists()
-        return Outcome(problem=problem_of(error), missing_on=_host() if missing else "")
+        return Outcome(problem=problem_of(error), missing_on=os.uname().nodename if missing else "")
     except _FORESEEN as error:
         return Outcome(problem=_said(error))
 
@@ -206,10 +206,6 @@ def _said(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return "there was not enough memory to read it; try --jobs 1"
     return odd_value_text(error)
-
-
-def _host() -> str:
-    return os.uname().nodename
 
 
 def _found(file: TraceFile, options: MapOptions, ahead: bool, here: bool) -> Outcome:
@@ -246,7 +242,7 @@ def _known(file: TraceFile, folder: Path | None, header: SummaryHeader) -> bytes
 
 
 def _header(file: TraceFile, content: Content | None, options: MapOptions) -> SummaryHeader:
-    if code := code_fingerprint(options.with_hta):
+    if code := "" if content is None else code_fingerprint(options.with_hta):  # nothing asks for it without a digest
         code += f" and rates {rates}" if (rates := kept_fingerprint()) else ""
         code += f" and GPU {options.gpu!r}" if options.gpu else ""
         code += f" and kernels {options.own_kernels!r}" if options.own_kernels else ""

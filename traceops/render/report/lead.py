@@ -265,7 +265,7 @@ def lead_finding(report: Report) -> Finding | None:
 def is_unrecorded(finding: Finding) -> bool:
     """Whether it speaks of steps without the profiler."""
     family = family_of(finding.rule)
-    of_run = family is not None and family.of_run
+    of_run = family is not None and family.over == "run"
     return of_run or finding.proof(Fact.RECORDED) is not None
 
 

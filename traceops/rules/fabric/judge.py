@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from traceops.across.communication import exposed_pct
 from traceops.core.claims import reason
 from traceops.core.rule import Verdict
@@ -28,7 +30,17 @@ OF_A_LINK = (GPU_STUCK.id, NO_START.id, NETWORK_STUCK.id)
 
 def judge(inputs: Inputs) -> list[Verdict]:
     """A verdict for each rule of the fabric, with the weight that the traces give it."""
-    return judge_fabric(inputs.run.fabric, _circumstances(inputs))
+    known = Circumstances(
+        device=inputs.run.device,
+        exposed_pct=exposed_pct(inputs.run),
+        hung=inputs.hang is not None and any(root.rule in OF_A_LINK for root in inputs.hang.roots),
+        words=inputs.run.step_words,
+    )
+    low = next((found for found in inputs.found_before(LOW_BANDWIDTH.id) if found.severity != "info"), None)
+    if low is not None:
+        saved = tuple(one for one in low.evidence if one.fact in SAVED)
+        known = replace(known, slow=low.severity, lost_ms=low.impact_ms, saved=saved)
+    return judge_fabric(inputs.run.fabric, known)
 
 
 def judge_fabric(fabric: Fabric | None, circumstances: Circumstances | None = None) -> list[Verdict]:
@@ -46,17 +58,3 @@ def judge_fabric(fabric: Fabric | None, circumstances: Circumstances | None = No
         graph.judge_graph(fabric, known),
         *benchmarks.judge_benchmarks(fabric),
     ]
-
-
-def _circumstances(inputs: Inputs) -> Circumstances:
-    """What the traces say that gives the fabric's findings their weight."""
-    low = [found for found in inputs.found_before(LOW_BANDWIDTH.id) if found.severity != "info"]
-    return Circumstances(
-        device=inputs.run.device,
-        slow=low[0].severity if low else None,
-        exposed_pct=exposed_pct(inputs.run),
-        hung=inputs.hang is not None and any(root.rule in OF_A_LINK for root in inputs.hang.roots),
-        lost_ms=low[0].impact_ms if low else None,
-        words=inputs.run.step_words,
-        saved=tuple(e for e in low[0].evidence if e.fact in SAVED) if low else (),
-    )

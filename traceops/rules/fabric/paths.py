@@ -164,13 +164,13 @@ _BONDED = Evidence(Fact.A_BONDED_NIC, "one device for NCCL, near one node")
 def _nics(machine: Machine, used: Sequence[Gpu]) -> list[Evidence]:
     """Which NICs are near which GPU: what a way over the network would take."""
     near = [(gpu, *nearest_nics(machine, gpu)) for gpu in used[:_MOST_PAIRS]]
-    told = [
+    found = [
         Evidence(Fact.NEAREST_NICS, f"{', '.join(map(nic_name, nics))} ({path.kind})", subject=gpu.label)
         for gpu, nics, path in near
         if path is not None
     ]
     bonded = any(nic.bonded for _, nics, _ in near for nic in nics)
-    return [*told, *[_BONDED] * bonded]
+    return [*found, *[_BONDED] * bonded]
 
 
 def _listed(pairs: Sequence[_Pair]) -> str:

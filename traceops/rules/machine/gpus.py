@@ -194,6 +194,8 @@ def _all(smi: Smi, host: str) -> Look:
 
 def _modes(gpus: Sequence[SmiGpu], host: str) -> list[Look]:
     some = partial(some_gpus, gpus, host=host, about="gpu_modes")
+    share, busy = BOUNDS.others_share, BOUNDS.busy_pct
+    heavily = any((g.used or 0) > share * (g.memory or 1 << 30) or (g.utilization or 0) >= busy for g in gpus)
     return [
         *some(lambda gpu: "off" if gpu.persistence is False else "", key="persistence"),
         *some(lambda gpu: "enabled" if gpu.mig else "", key="mig", level=None if len(gpus) > 1 else "note"),
@@ -201,7 +203,7 @@ def _modes(gpus: Sequence[SmiGpu], host: str) -> list[Look]:
         *some(lambda gpu: "Prohibited" if gpu.compute_mode == "Prohibited" else "", key="prohibited"),
         *some(_exclusive, key="exclusive"),
         *some(lambda gpu: "off" if gpu.ecc is False else "", key="no_ecc"),
-        *some(_used, key="others", level="warning" if any(_heavily_used(gpu) for gpu in gpus) else None),
+        *some(_used, key="others", level="warning" if heavily else None),
     ]
 
 
@@ -219,10 +221,6 @@ def _used(gpu: SmiGpu) -> str:
     by = ", ".join(f"{one.name.rpartition('/')[2]} (pid {one.pid})" for one in compute[:3])
     used = f"{(gpu.used or 0) / _GIB:.1f} GiB used, {gpu.utilization or 0} % busy"
     return texts("looks", "gpu_modes")["used.by" if by else "used.unseen"].format(used=used, programs=by)
-
-
-def _heavily_used(gpu: SmiGpu) -> bool:
-    return (gpu.used or 0) > BOUNDS.others_share * (gpu.memory or 1 << 30) or (gpu.utilization or 0) >= BOUNDS.busy_pct
 
 
 XID = described("machine", "TO-D002", JudgedBy.DOCTOR)

@@ -60,8 +60,8 @@ def _gpus(facts: HostFacts, machine: Machine) -> list[Look]:
     else:
         looks.append(looked(host, "p2p", "one_gpu"))
     if facts.platform is not None:
-        told = any(gpu.fabric_state is not None for gpu in gpus)
-        looks += judge_fabric_manager(facts.platform, told, len(gpus), host)
+        shown = any(gpu.fabric_state is not None for gpu in gpus)
+        looks += judge_fabric_manager(facts.platform, shown, len(gpus), host)
         looks += judge_pcie_ways(facts.platform, virtual, _all_linked(machine), len(gpus), host)
     return looks
 

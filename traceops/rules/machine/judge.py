@@ -138,11 +138,11 @@ def _without_findings(rule: Rule, area: str, looks: Sequence[Look], tested: bool
     """Clear where the rule, or at least its area, was judged on some host."""
     own = [look for look in looks if look.rule == rule.id]
     ran = tested and area == "tests"
-    told = own or [look for look in looks if look.area == area and not ran]
-    if fine := [look for look in told if look.level != "not_evaluated"]:
+    about = own or [look for look in looks if look.area == area and not ran]
+    if fine := [look for look in about if look.level != "not_evaluated"]:
         return rule.clear(fine[0].found if own else "")
-    if told:
-        return rule.not_evaluated(told[0].why)
+    if about:
+        return rule.not_evaluated(about[0].why)
     if ran:
         return rule.clear("")
     unseen = next((look.why for look in looks if look.level == "not_evaluated" and look.area == "GPU"), "")

@@ -14,6 +14,7 @@ typedef enum { NO_SHAPE, CALL_SIZE, BYTES, GRID, DIMS } Shape;
 typedef struct {
     Quoted phase, name, cat;
     Text texts[NARROW_COLUMNS], ends[NARROW_COLUMNS]; /* the JSON of SHAPE to CONCRETE, NULL if there is none */
+    int32_t guessed[NARROW_COLUMNS]; /* as `strings_guess` has it */
     Shape shape;
     Time ts, dur;
     int64_t pid, tid, stream, correlation, external, sequence;
@@ -42,7 +43,7 @@ static Text behind_value(Text p, Text end, int *last, Status *why) {
     return *p == ',' ? skip_space(p + 1) : stop(p, end, why);
 }
 
-static Text read_args(Text p, Text end, Event *event, Status *why) {
+static Text read_args(Text p, Text end, const Events *events, Event *event, Status *why) {
     int last;
     event->stream = event->correlation = event->external = event->sequence = -1;
     memset(event->texts, 0, sizeof event->texts);
@@ -73,7 +74,6 @@ static Text read_args(Text p, Text end, Event *event, Status *why) {
             event->collective = *p != 'n';
             p = *p == 'n' ? read_null(p, end, why) : read_string(p, end, &quoted, why);
         } else {
-            p = value_end(p, end, why);
             Shape shape = IS("Input Dims") ? DIMS
                           : IS("grid")     ? GRID
                           : IS("bytes")    ? BYTES
@@ -84,9 +84,13 @@ static Text read_args(Text p, Text end, Event *event, Status *why) {
                          : IS("Input Strides")   ? STRIDES
                          : IS("Concrete Inputs") ? CONCRETE
                                                  : NAME;
+            size_t size;
+            int32_t guess = column != NAME && *p == '[' ? strings_guess(&events->strings[column], p, end, &size) : 0;
+            p = guess ? p + size : value_end(p, end, why);
             if (p != NULL && column != NAME && (column != SHAPE || shape >= event->shape)) {
                 if (column == SHAPE)
                     event->shape = shape;
+                event->guessed[column] = guess;
                 event->texts[column] = value;
                 event->ends[column] = p;
             }
@@ -96,13 +100,27 @@ static Text read_args(Text p, Text end, Event *event, Status *why) {
     }
 }
 
+/* A string without escapes, at a glance where it is the one that was expected. */
+static inline Text read_text(Text p, Text end, const Events *events, int column, Quoted *value, Event *event, Status *why) {
+    size_t length;
+    int32_t guess = *p == '"' ? strings_guess(&events->strings[column], p + 1, end, &length) : 0;
+    event->guessed[column] = 0;
+    if (guess == 0 || p[1 + length] != '"')
+        return read_string(p, end, value, why);
+    event->guessed[column] = guess;
+    value->plain = 1;
+    value->start = p + 1;
+    value->end = p + 1 + length;
+    return value->end + 1;
+}
+
 /* What stands in `p` as written here. */
 static inline int stands(Text p, Text end, const char *text, size_t length) {
     return (size_t)(end - p) >= length && memcmp(p, text, length) == 0;
 }
 
 /* A complete event as kineto writes it, up to the value of its "args": one comparison a key. NULL for any other. */
-static inline Text read_usual(Text p, Text end, int exact, Event *event) {
+static inline Text read_usual(Text p, Text end, const Events *events, Event *event) {
     Status unused;
 #define PASS(text)                                                                                                     \
     do {                                                                                                               \
@@ -114,17 +132,17 @@ static inline Text read_usual(Text p, Text end, int exact, Event *event) {
     event->phase.start = p - 11;
     event->phase.end = p - 10;
     event->phase.plain = 1;
-    p = read_string(p, end, &event->cat, &unused);
+    p = read_text(p, end, events, CAT, &event->cat, event, &unused);
     PASS(", \"name\": ");
-    p = read_string(p, end, &event->name, &unused);
+    p = read_text(p, end, events, NAME, &event->name, event, &unused);
     PASS(", \"pid\": ");
     p = read_id(p, end, &event->pid, &unused);
     PASS(", \"tid\": ");
     p = read_id(p, end, &event->tid, &unused);
     PASS(",\n    \"ts\": ");
-    p = read_time(p, end, exact, &event->ts, &unused);
+    p = read_time(p, end, events->exact, &event->ts, &unused);
     PASS(", \"dur\": ");
-    p = read_time(p, end, exact, &event->dur, &unused);
+    p = read_time(p, end, events->exact, &event->dur, &unused);
     PASS(",\n    \"args\": ");
 #undef PASS
     return p;
@@ -135,12 +153,12 @@ static void begin_event(Event *event) {
     event->pid = event->tid = event->stream = event->correlation = event->external = event->sequence = -1;
 }
 
-static Text read_event(Text p, Text end, int exact, Event *event, Status *why) {
+static Text read_event(Text p, Text end, const Events *events, Event *event, Status *why) {
     int last;
     begin_event(event);
-    Text args = read_usual(p, end, exact, event);
+    Text args = read_usual(p, end, events, event);
     if (args != NULL) {
-        if ((p = read_args(args, end, event, why)) == NULL || (p = behind_value(p, end, &last, why)) == NULL || last)
+        if ((p = read_args(args, end, events, event, why)) == NULL || (p = behind_value(p, end, &last, why)) == NULL || last)
             return p;
     } else {
         begin_event(event);
@@ -157,20 +175,20 @@ static Text read_event(Text p, Text end, int exact, Event *event, Status *why) {
         if (IS("ph"))
             p = read_string(p, end, &event->phase, why);
         else if (IS("ts"))
-            p = read_time(p, end, exact, &event->ts, why);
+            p = read_time(p, end, events->exact, &event->ts, why);
         else if (IS("dur"))
-            p = read_time(p, end, exact, &event->dur, why);
+            p = read_time(p, end, events->exact, &event->dur, why);
         else if (IS("pid"))
             p = read_id(p, end, &event->pid, why);
         else if (IS("tid"))
             p = read_id(p, end, &event->tid, why);
         else if (IS("name"))
-            p = read_string(p, end, &event->name, why);
+            p = read_text(p, end, events, NAME, &event->name, event, why);
         else if (IS("args"))
-            p = read_args(p, end, event, why);
+            p = read_args(p, end, events, event, why);
         else if (IS("cat")) {
             memset(&event->cat, 0, sizeof event->cat);
-            p = *p == 'n' ? read_null(p, end, why) : read_string(p, end, &event->cat, why);
+            p = *p == 'n' ? read_null(p, end, why) : read_text(p, end, events, CAT, &event->cat, event, why);
         } else
             p = value_end(p, end, why);
         if (p == NULL || (p = behind_value(p, end, &last, why)) == NULL || last)
@@ -178,13 +196,21 @@ static Text read_event(Text p, Text end, int exact, Event *event, Status *why) {
     }
 }
 
-static int32_t number_of(Events *events, int column, Quoted text) {
+/* Of JSON, or of a string without escapes: of what ends by itself. */
+static inline int32_t number_of_text(Strings *strings, Text start, Text end, int32_t guess) {
+    int32_t number = guess ? guess - 1 : strings_number(strings, start, (size_t)(end - start));
+    if (number >= 0)
+        strings_came(strings, number);
+    return number;
+}
+
+static int32_t number_of(Events *events, int column, Quoted text, int32_t guess) {
     static const unsigned char nothing[1];
     if (text.start == NULL)
         return strings_number(&events->strings[column], nothing, 0);
-    size_t length = (size_t)(text.end - text.start);
     if (text.plain)
-        return strings_number(&events->strings[column], text.start, length);
+        return number_of_text(&events->strings[column], text.start, text.end, guess);
+    size_t length = (size_t)(text.end - text.start);
     void *scratch = grown(events->scratch, &events->scratch_room, length, 1);
     if (scratch == NULL)
         return -1;
@@ -261,13 +287,14 @@ static int add_row(Events *events, const Event *event, Text start, Text end) {
     }
     if (!events_reserve(events, 1))
         return 0;
-    int32_t name = number_of(events, NAME, event->name), cat = number_of(events, CAT, event->cat);
+    int32_t name = number_of(events, NAME, event->name, event->guessed[NAME]);
+    int32_t cat = number_of(events, CAT, event->cat, event->guessed[CAT]);
     for (int column = SHAPE; column < NARROW_COLUMNS; column++) {
         events->narrow[column][row] = -1;
         if (event->texts[column] == NULL)
             continue;
-        size_t length = (size_t)(event->ends[column] - event->texts[column]);
-        if ((events->narrow[column][row] = strings_number(&events->strings[column], event->texts[column], length)) < 0)
+        int32_t number = number_of_text(&events->strings[column], event->texts[column], event->ends[column], event->guessed[column]);
+        if ((events->narrow[column][row] = number) < 0)
             return 0;
     }
     if (name < 0 || cat < 0 || (event->collective && !keep_text(events, (int64_t)row, start, end)))
@@ -304,7 +331,7 @@ Status events_take(Events *events, const unsigned char *text, size_t length, siz
         }
         if (*p != '{')
             return p == end ? MORE : ODD;
-        Text after = read_event(p, end, events->exact, &event, &why);
+        Text after = read_event(p, end, events, &event, &why);
         if (after == NULL)
             return why;
         /* escapes in these are for a more patient reader: what they say decides about the event */

@@ -160,6 +160,14 @@ static inline Text read_time(Text p, Text end, int exact, Time *time, Status *wh
     if (length == 0 || length > 16 || (length > 1 && start[negative] == '0'))
         goto unusual;
     whole = (int64_t)digits;
+    if (*p == '.' && is_digit(p[1]) && is_digit(p[2]) && is_digit(p[3]) && !is_digit(p[4]) && (p[4] | 0x20) != 'e'
+        && whole < EXACT_FLOAT_US) { /* as kineto writes it */
+        time->valid = 1;
+        time->ns = whole * 1000 + (p[1] - '0') * 100 + (p[2] - '0') * 10 + (p[3] - '0');
+        if (negative)
+            time->ns = -time->ns;
+        return p + 4;
+    }
     if (*p == '.') {
         decimals = ++p;
         for (; is_digit(*p); p++, length++)

@@ -84,8 +84,7 @@ class Strategy(ABC):
         self.data_rank, self.data_size = self.rank, self.world_size
         self.tells = self.rank == 0  # the loss, which it sees
         self.added_parameters = 0  # to those of the model
-        self.device = device
-        self.options = options
+        self.device, self.options = device, options
         self.module = model.to(device)  # the model itself, whatever wraps it
         self.model = self.module
         self.make_optimizer = optimizer

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from traceops.core.errors import UsageError
 from traceops.train.strategies.base import COMPUTE_DTYPE, Strategy, StrategyOptions, blocks_of, shared_between_blocks
+from traceops.words.catalogue import fill
 
 
 def wrap(module: nn.Module, device: torch.device, options: StrategyOptions) -> DistributedDataParallel:
@@ -67,15 +68,10 @@ class _FSDP(Strategy):
 
     def prepare(self) -> None:
         if self.device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
-            raise UsageError(
-                f"FSDP2 of torch {torch.__version__} cannot train on the CPU; "
-                "update torch, or use --strategy zero2 or zero3"
-            )
+            raise UsageError(fill("train", "old_fsdp", "refused", version=torch.__version__))
         blocks = blocks_of(self.module)
         if shared_between_blocks(self.module) & {p for block in blocks for p in block.parameters()}:
-            raise UsageError(
-                "FSDP2 cannot shard a parameter that several blocks share; use --strategy zero3 or pytorch_ddp"
-            )
+            raise UsageError(fill("train", "shared_parameter", "refused"))
         dtype = COMPUTE_DTYPE.get(self.options.precision)
         policy = MixedPrecisionPolicy(dtype, torch.float32) if dtype else MixedPrecisionPolicy()
         # Without a GPU all is in the host's memory already.

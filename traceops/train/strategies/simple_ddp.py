@@ -116,8 +116,7 @@ class LaunchInOrder:
 
     def __init__(self, buckets: Sequence[Sequence[nn.Parameter]], launch: Callable[[int], None]) -> None:
         self.enabled = True
-        self._buckets = buckets
-        self._launch = launch
+        self._buckets, self._launch = buckets, launch
         self._start_over()
         for index, bucket in enumerate(buckets):
             for p in bucket:

@@ -109,7 +109,15 @@ class GradientSharder:
             self._finish_oldest()
 
 
-class Zero1(Strategy):
+class Zero(Strategy):
+    """What all three have in common."""
+
+    def make_scaler(self, enabled: bool) -> torch.amp.GradScaler:
+        # An inf is in one rank's shard only, so the ranks have to agree on skipping the step.
+        return ShardedGradScaler(self.device.type, enabled=enabled, process_group=dist.group.WORLD)
+
+
+class Zero1(Zero):
     """After backward: reduce-scatter the gradients, update the shard, all-gather the parameters."""
 
     syncs_in_backward = False
@@ -121,10 +129,6 @@ class Zero1(Strategy):
             for p, view in zip(flat.parameters, flat.split(gradient), strict=True):
                 p.grad = view  # backward accumulates in place: no copy into the flat gradient
         self.optimizer = self.make_optimizer([flat.shard for flat in self.flats])
-
-    def make_scaler(self, enabled: bool) -> torch.amp.GradScaler:
-        # An inf is in one rank's shard only, so the ranks have to agree on skipping the step.
-        return ShardedGradScaler(self.device.type, enabled=enabled, process_group=dist.group.WORLD)
 
     def optimizer_step(self) -> None:
         for flat, gradient in zip(self.flats, self.gradients, strict=True):
@@ -141,14 +145,25 @@ class Zero1(Strategy):
             flat.shard.grad = None
 
 
-class Zero2(Strategy):
+class ZeroInBackward(Zero):
+    """Gradients are reduce-scattered while backward goes on, a bucket or a unit at a time."""
+
+    syncs_in_backward = True
+    order: LaunchInOrder
+    gradients: GradientSharder
+
+    def backward(self, loss: Tensor) -> None:
+        super().backward(loss)
+        self.order.finish()
+        self.gradients.finish()
+
+
+class Zero2(ZeroInBackward):
     """In backward, each bucket is reduce-scattered when ready and only the shard of its average kept.
 
     Whole gradients are gone after every backward, so each micro-batch communicates: with gradient
     accumulation memory is saved at the price of bandwidth. `bucket_cap_mb` is a bucket's size in MiB.
     """
-
-    syncs_in_backward = True
 
     def prepare(self) -> None:
         buckets = make_buckets(self.parameters, self.options.bucket_cap_mb * 2**20)
@@ -157,17 +172,8 @@ class Zero2(Strategy):
         self.order = LaunchInOrder(buckets, self.launch)
         self.optimizer = self.make_optimizer([flat.shard for flat in self.flats])
 
-    def make_scaler(self, enabled: bool) -> torch.amp.GradScaler:
-        # An inf is in one rank's shard only, so the ranks have to agree on skipping the step.
-        return ShardedGradScaler(self.device.type, enabled=enabled, process_group=dist.group.WORLD)
-
     def launch(self, index: int) -> None:
         self.gradients.start(self.flats[index])
-
-    def backward(self, loss: Tensor) -> None:
-        super().backward(loss)
-        self.order.finish()
-        self.gradients.finish()
 
     def optimizer_step(self) -> None:
         super().optimizer_step()
@@ -213,7 +219,7 @@ def cast(value: Any, dtype: torch.dtype) -> Any:
     return value
 
 
-class Zero3(Strategy):
+class Zero3(ZeroInBackward):
     """A block's parameters are all-gathered just before its forward and again before its backward.
 
     What belongs to no block, or to several (tied weights), is the root: gathered for the whole forward
@@ -221,8 +227,6 @@ class Zero3(Strategy):
     run the same blocks in the same order. With bf16 and fp16 parameters travel and compute in that type
     and frozen ones are stored in it; shards, their gradients and optimizer state stay float32.
     """
-
-    syncs_in_backward = True
 
     def prepare(self) -> None:
         if dtype := COMPUTE_DTYPE.get(self.options.precision):
@@ -259,10 +263,6 @@ class Zero3(Strategy):
         self.units += added
         return added
 
-    def make_scaler(self, enabled: bool) -> torch.amp.GradScaler:
-        # An inf is in one rank's shard only, so the ranks have to agree on skipping the step.
-        return ShardedGradScaler(self.device.type, enabled=enabled, process_group=dist.group.WORLD)
-
     def autocast(self) -> AbstractContextManager[Any]:
         return nullcontext()  # parameters are in the type to compute in already
 
@@ -295,11 +295,6 @@ class Zero3(Strategy):
         self.gradients.start(unit)
         unit.free()
         unit.in_backward = False
-
-    def backward(self, loss: Tensor) -> None:
-        super().backward(loss)
-        self.order.finish()
-        self.gradients.finish()
 
     def optimizer_step(self) -> None:
         super().optimizer_step()
