@@ -76,9 +76,8 @@ def unjudged_time(run: CrossRank, checks: Sequence[Check], *, on_cpu: bool) -> t
         if name == "idle_unknown":
             early = 2 * summary.ledger.unrecorded > int(summary.ledger.buckets[name].sum())
             why = "not_recorded" if early else why
-        found.append(
-            UnjudgedBucket(name, worst, stored(pct), why, rules[0 if summary.on_gpu else -1].id if rules else None)
-        )
+        rule = rules[0 if summary.on_gpu else -1].id if rules else None
+        found.append(UnjudgedBucket(name, worst, stored(pct), why, rule))
     return tuple(sorted(found, key=lambda one: -one.pct))
 
 

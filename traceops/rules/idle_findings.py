@@ -68,7 +68,7 @@ _LEAST_PART = 0.1  # of the idle time: from there one is named
 _MOST_NAMED = 3
 _OFTEN = 1.5  # times a step: from there the number is given
 _FULL = 0.5  # of the mean step's: a step that has it
-_FEW = 3.0  # calls of the driver: so many may be of what is used first
+_FEW = 3.0  # calls
 _DRIVER = re.compile("^(cuda|hip|cu)[A-Z]")
 
 
@@ -86,6 +86,13 @@ class _Part(Struct, frozen=True):
         if self.held.unseen:
             return reason("idle", "unseen")
         return self.held.name + f" ({self.held.operator})" * bool(self.held.operator)
+
+    @property
+    def advice(self) -> str:
+        """The key of what to do about it. A call of the driver that comes once may be of what is used first."""
+        if self.held.unseen:
+            return UNSEEN
+        return FIRST_USE if self.steps == 1 and self.count <= _FEW and _DRIVER.search(self.held.name) else CALLS
 
 
 def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
@@ -113,8 +120,7 @@ def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
     found = restated(found, HostBound, held=stored(whole), first=first, second=second)
     if COMPILES.search(named[0].held.name):
         return replace(found, advice=rule.advice_for(COMPILING))
-    once = named[0].steps == 1 and named[0].count <= _FEW and _DRIVER.search(named[0].held.name)
-    advice = rule.advice_for(UNSEEN if named[0].held.unseen else FIRST_USE if once else CALLS)
+    advice = rule.advice_for(named[0].advice)
     return replace(found, advice=advice if whole >= _MOSTLY * idle_ms else found.advice)
 
 
