@@ -160,6 +160,9 @@ def measure_host(activity: Activity, steps: StepBounds, meta: TraceMeta, lane: L
     events = host.events
     loading = _inside_steps(events, host.inputs, steps)
     allocating = _inside_steps(events, host.allocations, steps)
+    # Whether backward passes run within steps of an optimizer, as of LBFGS, or in Lightning
+    stepping, backward = rows_named(events, OPTIMIZER_NAME), rows_named(events, BACKWARD_NAME)
+    closure = bool(union(events.ts[stepping], events.end[stepping]).holds(events.ts.take(backward)).any())
     return HostTime(
         blocking=_waits(activity, steps, lane),
         input_ms=union(events.ts[loading], events.ts[loading] + events.dur[loading]).total / 1e6,
@@ -170,7 +173,7 @@ def measure_host(activity: Activity, steps: StepBounds, meta: TraceMeta, lane: L
             host, allocating, events.dur[allocating], np.zeros(len(allocating)), steps, _cold(host, allocating, steps)
         ),
         recording=recording_at_most(host, steps, meta),
-        closure=_calls_closure(events),
+        closure=closure,
     )
 
 
@@ -281,12 +284,6 @@ def _regions(host: HostRows, steps: StepBounds) -> tuple[tuple[str, float], ...]
     np.subtract.at(total, events.name[around], events.dur[waits])
     most = (-total).argsort(kind="stable")[:MOST_REGIONS]
     return tuple((events.names[i], float(total[i]) / 1e6) for i in most if total[i] > 0)
-
-
-def _calls_closure(events: Events) -> bool:
-    """Whether backward passes run within steps of an optimizer, as of LBFGS, or in Lightning."""
-    steps, backward = rows_named(events, OPTIMIZER_NAME), rows_named(events, BACKWARD_NAME)
-    return bool(np.count_nonzero(union(events.ts[steps], events.end[steps]).holds(events.ts.take(backward))))
 
 
 def _region_rows(host: HostRows) -> Int:

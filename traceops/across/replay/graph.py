@@ -306,17 +306,13 @@ def _loader_of(graph: StepGraph, rank: int, source: int) -> int:
     if source == rank:
         return rank
     longer = _waits_for_input(graph, rank) - _waits_for_input(graph, source)
-    return source if longer >= _LONGER * _window_ns(graph, rank) else rank
+    begin, edges = graph.ranks[rank].begin, graph.edges[rank]
+    return source if longer >= _LONGER * int(begin[edges[-1]] - begin[edges[0]]) else rank
 
 
 def _waits_for_input(graph: StepGraph, rank: int) -> int:
     spent, edges = graph.ranks[rank].spent[:, _INPUT], graph.edges[rank]
     return int(spent[edges[-1]] - spent[edges[0]])
-
-
-def _window_ns(graph: StepGraph, rank: int) -> int:
-    begin, edges = graph.ranks[rank].begin, graph.edges[rank]
-    return int(begin[edges[-1]] - begin[edges[0]])
 
 
 # Position in the rank's communication, label, collective, and in ns: lag and waiting.

@@ -87,7 +87,8 @@ def _changed(graph: StepGraph, change: Scenario) -> SimulatedSteps:
     """The steps under a change, if loaders keep up with it."""
     replayed, lost, gained = _replay(graph, change, {})
     least = least_loss(float(replayed.step_ns().mean()), len(graph.steps))
-    if any(gained.values()) and _longer_at_first(replayed.step_ns(), least):
+    steps = replayed.step_ns()
+    if any(gained.values()) and len(steps) > 1 and float(steps[0] - steps[1:].max()) > least:
         replayed, lost, _ = _replay(graph, change, {}, gained)
     if later := {rank: ns for rank, ns in lost.items() if ns > least}:
         again = _replay(graph, change, later, gained)[0]
@@ -97,11 +98,6 @@ def _changed(graph: StepGraph, change: Scenario) -> SimulatedSteps:
         return replayed
     as_ahead = _replay(graph, change, None)[0]  # no change makes steps longer because a lead is gone
     return as_ahead if as_ahead.step_ns().sum() < replayed.step_ns().sum() else replayed
-
-
-def _longer_at_first(steps: Steps, least: float) -> bool:
-    """Whether the first step takes longer than any other by more than `least`, ns."""
-    return len(steps) > 1 and float(steps[0] - steps[1:].max()) > least
 
 
 def _no_longer(steps: Steps, measured: Steps, replayed: Steps) -> bool:

@@ -418,8 +418,15 @@ def predict_pipelines(graph: StepGraph, bubbles: Sequence[Bubble]) -> list[Predi
         base = simulate(graph).step_ns()
         least = min(own for own in saved if own is not None)
         made.append(Prediction(TWICE_THE_MICRO_BATCHES, ranks, _paced(graph, base - least)))
-        if all(_can_interleave(bubble) for bubble in inside):
-            more = max(_further_sends(bubble) for bubble in inside)
+        # Where ranks hold one stage each, and micro-batches come in rounds of as many as there are ranks
+        if all(
+            (one.pipeline.micro_batches or 0) % len(one.stages) == 0
+            and one.pipeline.chunks == 1
+            and one.pipeline.schedule in ("gpipe", "1f1b")
+            for one in inside
+        ):
+            # What the sends between twice as many stages would take more, as exposed as those of today
+            more = max(one.sending * ((2 * len(one.stages) - 1) / (len(one.stages) - 1) - 1) for one in inside)
             made.append(Prediction(INTERLEAVED, ranks, _paced(graph, base - max(least - more, 0.0))))
     return made
 
@@ -427,19 +434,6 @@ def predict_pipelines(graph: StepGraph, bubbles: Sequence[Bubble]) -> list[Predi
 def _paced(graph: StepGraph, steps: NDArray[np.float64]) -> NDArray[np.float64]:
     """The steps, as far as loaders keep up with them."""
     return paced(steps, batch_ns(graph, {}), graph.typical)
-
-
-def _can_interleave(bubble: Bubble) -> bool:
-    """Whether its ranks hold one stage each, and its micro-batches come in rounds of as many as there are ranks."""
-    pipeline = bubble.pipeline
-    rounds = (pipeline.micro_batches or 0) % len(bubble.stages) == 0
-    return rounds and pipeline.chunks == 1 and pipeline.schedule in ("gpipe", "1f1b")
-
-
-def _further_sends(bubble: Bubble) -> float:
-    """What the sends between twice as many stages would take more, ns a step, as exposed as those of today."""
-    ranks = len(bubble.stages)
-    return bubble.sending * ((2 * ranks - 1) / (ranks - 1) - 1)
 
 
 def _half_the_passage(bubble: Bubble, graph: StepGraph) -> float | None:
