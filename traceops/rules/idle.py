@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -158,13 +157,14 @@ def of_copies(found: Finding, inputs: Inputs) -> Finding:
     )
 
 
-_SYNCHRONIZE = re.compile("^(cuda|hip)DeviceSynchronize$")
-
-
 def of_synchronize(found: Finding) -> Finding:
     """The finding with the advice for a program that waits for the device by itself, where that costs most."""
     after, idle = found.proof(Fact.IDLE_AFTER), found.number(Fact.BUCKET) or 0.0
-    if after is None or not _SYNCHRONIZE.search(after.subject or "") or float(after.value or 0) < _MOSTLY * idle:
+    if (
+        after is None
+        or not str(after.subject).endswith("DeviceSynchronize")
+        or float(after.value or 0) < _MOSTLY * idle
+    ):
         return found
     return replace(found, advice=BLOCKED_ON_DEVICE.advice_for("synchronize"))
 

@@ -69,7 +69,6 @@ _MOST_NAMED = 3
 _OFTEN = 1.5  # times a step: from there the number is given
 _FULL = 0.5  # of the mean step's: a step that has it
 _FEW = 3.0  # calls
-_DRIVER = re.compile("^(cuda|hip|cu)[A-Z]")
 
 
 class _Part(Struct, frozen=True):
@@ -92,7 +91,11 @@ class _Part(Struct, frozen=True):
         """The key of what to do about it. A call of the driver that comes once may be of what is used first."""
         if self.held.unseen:
             return UNSEEN
-        return FIRST_USE if self.steps == 1 and self.count <= _FEW and _DRIVER.search(self.held.name) else CALLS
+        return (
+            FIRST_USE
+            if self.steps == 1 and self.count <= _FEW and re.match("(cuda|hip|cu)[A-Z]", self.held.name)
+            else CALLS
+        )
 
 
 def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
