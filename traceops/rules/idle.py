@@ -159,12 +159,8 @@ def of_copies(found: Finding, inputs: Inputs) -> Finding:
 
 def of_synchronize(found: Finding) -> Finding:
     """The finding with the advice for a program that waits for the device by itself, where that costs most."""
-    after, idle = found.proof(Fact.IDLE_AFTER), found.number(Fact.BUCKET) or 0.0
-    if (
-        after is None
-        or not str(after.subject).endswith("DeviceSynchronize")
-        or float(after.value or 0) < _MOSTLY * idle
-    ):
+    after, mostly = found.proof(Fact.IDLE_AFTER), _MOSTLY * (found.number(Fact.BUCKET) or 0.0)
+    if not str(after and after.subject).endswith("DeviceSynchronize") or (found.number(Fact.IDLE_AFTER) or 0) < mostly:
         return found
     return replace(found, advice=BLOCKED_ON_DEVICE.advice_for("synchronize"))
 

@@ -91,11 +91,8 @@ class _Part(Struct, frozen=True):
         """The key of what to do about it. A call of the driver that comes once may be of what is used first."""
         if self.held.unseen:
             return UNSEEN
-        return (
-            FIRST_USE
-            if self.steps == 1 and self.count <= _FEW and re.match("(cuda|hip|cu)[A-Z]", self.held.name)
-            else CALLS
-        )
+        once = self.steps == 1 and self.count <= _FEW and re.match("(cuda|hip|cu)[A-Z]", self.held.name)
+        return FIRST_USE if once else CALLS
 
 
 def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:

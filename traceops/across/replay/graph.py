@@ -251,7 +251,9 @@ def _uses_up(nodes: RankNodes, own: Sequence[int | None]) -> bool:
     while len(known) > 1 and known[-1][1] == known[-2][1] == 0:
         known.pop()
     lost = [(before - after) / (later - at) for (at, before), (later, after) in combinations(known, 2)]
-    return bool(lost) and median(lost) > _USED * _step_ns(nodes)
+    edges = nodes.stands_at[nodes.first_edge :]
+    step_ns = float(edges[-1] - edges[0]) / max(len(edges) - 1, 1)
+    return bool(lost) and median(lost) > _USED * step_ns
 
 
 def leads(nodes: RankNodes) -> list[int | None]:
@@ -262,11 +264,6 @@ def leads(nodes: RankNodes) -> list[int | None]:
     step = np.maximum(edges.searchsorted(at, side="left") - 1, 0)  # on an edge it is of the step that ends there
     own = [ahead[step == number] for number in range(len(edges) - 1)]
     return [max(int(one.min()), 0) if len(one) else None for one in own]
-
-
-def _step_ns(nodes: RankNodes) -> float:
-    edges = nodes.stands_at[nodes.first_edge :]
-    return float(edges[-1] - edges[0]) / max(len(edges) - 1, 1)
 
 
 # The pace of data loaders in a replay: workers that rest behind a late rank bound the step that its cure leaves.

@@ -121,13 +121,9 @@ def _points(graph: StepGraph, rank: int) -> _Points:
     seen: Counter[Label] = Counter()
     for node, moment in zip(nodes.join_node.tolist(), nodes.join_work.tolist(), strict=True):
         label = nodes.labels[node]
-        found[_join(label, seen[label])] = moment
+        found[(*label, "join", seen[label])] = moment
         seen[label] += 1
     return found
-
-
-def _join(label: Label, count: int) -> Label:
-    return (*label, "join", count)
 
 
 def _host(nodes: RankNodes) -> _Points:

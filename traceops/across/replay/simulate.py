@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from traceops.across.replay.graph import WORK, FlatCollectives, RankNodes, StepGraph, Steps, batch_ns, least_loss, paced
+from traceops.across.replay.graph import WORK, FlatCollectives, RankNodes, StepGraph, batch_ns, least_loss, paced
 from traceops.across.replay.graph import lead as lead_of
 from traceops.across.replay.programs import HostShift, LatePlaces, recomputed, relabelled, spared, unslowed
 from traceops.core.arrays import Int, median

@@ -15,7 +15,7 @@ from traceops.across.links import bus_factor
 from traceops.across.match import Collective
 from traceops.across.pipelines import Bubble, passes_of
 from traceops.across.replay.cure import cure, faster_median, median_rank, usual_moments
-from traceops.across.replay.graph import WORK, Label, RankNodes, StepGraph, Steps, batch_ns, paced
+from traceops.across.replay.graph import WORK, RankNodes, StepGraph, Steps, batch_ns, paced
 from traceops.across.replay.programs import HostShift, shared_hosts
 from traceops.across.replay.simulate import Scenario, SimulatedSteps, measured_step_ns, simulate
 from traceops.across.roles import Roles
@@ -275,7 +275,10 @@ def shared_work(graph: StepGraph, uneven: Sequence[int], typical: NDArray[np.boo
     hosts: dict[int, HostShift] = {}
     for role in {graph.roles[rank] for rank in uneven}:
         shared = set.intersection(*(set(graph.ranks[rank].labels) for rank in role))
-        at = {rank: _nodes_of(graph, rank, shared) for rank in role}
+        at = {}  # the rank's nodes of these labels, in order of the labels
+        for rank in role:
+            places = {label: node for node, label in enumerate(graph.ranks[rank].labels) if label in shared}
+            at[rank] = np.array([places[label] for label in sorted(places, key=str)], dtype=np.int64)
         own = {rank: _compute_alone(graph, rank) for rank in role}
         more = [rank for rank in role if rank in uneven]
         rest = [rank for rank in role if rank not in more]
@@ -293,12 +296,6 @@ def shared_work(graph: StepGraph, uneven: Sequence[int], typical: NDArray[np.boo
             compute[rank] = int(graph.ranks[rank].spent[first, _COMPUTE]) + np.rint(new).astype(np.int64)
         hosts |= shared_hosts(graph, role, more)
     return Scenario(compute=compute, hosts=hosts)
-
-
-def _nodes_of(graph: StepGraph, rank: int, shared: set[Label]) -> Int:
-    """A rank's nodes of these labels, in order of the labels."""
-    at = {label: node for node, label in enumerate(graph.ranks[rank].labels) if label in shared}
-    return np.array([at[label] for label in sorted(at, key=str)], dtype=np.int64)
 
 
 def _compute_alone(graph: StepGraph, rank: int) -> Int:
