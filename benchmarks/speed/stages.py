@@ -139,13 +139,12 @@ def _run_stages(over: Callable[[str], None]) -> None:
     """The stages in this process. over: called with the name of each when it is over."""
     over("start")
     import traceops.render.files
+    import traceops.render.writers.html
     from traceops.measure.summary import summarize
     from traceops.pipeline.analyze import find_traces, load_reduce
-    from traceops.render.writers.html import prepare
     from traceops.traces.kineto import load_trace
 
     load_reduce()
-    prepare()
     from traceops.pipeline.conclude import conclude
 
     over("import")

@@ -93,12 +93,12 @@ def test_every_bucket_of_the_ledger_has_words_and_a_colour_in_its_order() -> Non
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (STEP, "26.41 ms of each 69.2 ms step; a step would take 42.8 ms"),
-        (WINDOW, "26.41 ms of the window of 69.2 ms; the window would take 42.8 ms"),
+        (STEP, "26.41 ms per step; a step would take 42.8 ms"),
+        (WINDOW, "26.41 ms in the window; the window would take 42.8 ms"),
     ],
 )
 def test_a_sentence_is_made_with_the_words_for_what_its_times_are_of(words: StepWords, said: str) -> None:
-    assert f"26.41 ms of {words.each_of('69.2 ms')}; {words.a} would take 42.8 ms" == said
+    assert f"26.41 ms {words.per}; {words.a} would take 42.8 ms" == said
 
 
 def test_units_of_a_window_are_those_of_its_sums() -> None:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from traceops.cli import main
 from traceops.fabric.discover import named_fabric, run_fabric
 from traceops.fabric.fabric import Fabric
-from traceops.fabric.measured import Benchmark, BenchmarkRank, BenchmarkSize
 from traceops.fabric.model import Gpu, Machine, Quote
 from traceops.fabric.model import Path as Way
+from traceops.fabric.nccl import Benchmark, BenchmarkRank, BenchmarkSize
 from traceops.fabric.readers.measured import holds_nccl_tests, read_nccl_tests
 from traceops.rules.fabric.benchmarks import judge_benchmarks
 

@@ -23,8 +23,9 @@ from traceops.pipeline.analyze import analyze
 from traceops.pipeline.observed_run import snapshots_of, with_lines
 from traceops.render.memory import describe_ran_out
 from traceops.render.report.html import describe
-from traceops.render.report.memory import _peak_text
-from traceops.report.rows import MemoryOverTime, MemoryRecorded, MemoryRows
+from traceops.render.report.memory import memory
+from traceops.report.model import Report
+from traceops.report.rows import MemoryOverTime, MemoryRecorded, MemoryRows, Run
 from traceops.rules.inputs import Inputs
 from traceops.rules.memory import judge
 from traceops.traces import memory_events
@@ -342,8 +343,11 @@ def test_growth_is_told_with_the_steps_it_was_seen_at():
 
 
 def test_the_page_names_no_line_where_none_is_known():
-    rows = MemoryOverTime(rank=1, lines=(NO_STACK, "others"), moments=(0,), held_bytes=((GIB, 0),), peak=0)
-    assert _peak_text(rows) == "The peak of rank 1 in its snapshot: 1.00 GiB."
+    held = MemoryOverTime(rank=1, lines=(NO_STACK, "others"), moments=(0,), held_bytes=((GIB, 0),), peak=0)
+    rows = MemoryRows(ranks=(), over_time=held)
+    report = Report(run=Run(name="one"), ranks=(), steps=(), collectives=(), findings=(), memory=rows)
+    sentences = [getattr(block, "plain", "") for block in memory(report, ()).blocks]
+    assert "The peak of rank 1 in its snapshot: 1.00 GiB." in sentences
 
 
 def test_a_folder_that_tells_nothing(tmp_path):

@@ -12,7 +12,7 @@ from small_traces import BASE, HOST, arrow, kernel, launch, timeline_of, trainin
 from timeline_reading import check_rank, is_note, ns, read
 
 from traceops.timeline.reader import Placement
-from traceops.timeline.tracks import PartTask, write_part
+from traceops.timeline.tracks import PartTask, ShownRank, write_part
 from traceops.traces.discover import discover
 
 DATA = Path(__file__).parents[1] / "data"
@@ -87,7 +87,8 @@ def test_a_clock_that_runs_fast_keeps_slices_nested(tmp_path: Path) -> None:
 
     inner = [x("outer", 100.0, 50_000.0), x("inner", 40_000.0, 10_100.0, args={"a": 1}), x("point", 60_000.0, 0.0)]
     path = write_trace(tmp_path / "rank_0.json", inner, 0, 1)
-    task = PartTask(str(path), 0, 0, 1, None, Placement(BASE, Fast(), BASE), None, tmp_path / "piece", False)
+    shown = ShownRank(0, Placement(BASE, Fast(), BASE))
+    task = PartTask(str(path), 0, shown, 1, None, tmp_path / "piece", False)
     part = write_part(task)
     events = json.loads("[" + (tmp_path / "piece").read_text().rstrip(",\n") + "]")
     spans = {e["name"]: (ns(e["ts"]), ns(e["dur"])) for e in events if e["ph"] == "X"}

@@ -12,10 +12,9 @@ from typing import TypeVar
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from traceops.across.match import MatchedCollectives, match_collectives
-from traceops.core.arrays import Int, median, nanmedian, uniques
+from traceops.core.arrays import Floats, Int, Mask, median, nanmedian, uniques
 from traceops.measure.copies import RankCopies
 from traceops.measure.found_steps import LEAST_STEPS
 from traceops.measure.inventory import RankInventory
@@ -290,16 +289,16 @@ def unshared_steps(ranks: Sequence[RankSummary]) -> tuple[int, ...]:
     return tuple(sorted(set.union(*recorded) - shared))
 
 
-def _kernels(ranks: Sequence[RankSummary], at: Mapping[int, int]) -> NDArray[np.float64]:
+def _kernels(ranks: Sequence[RankSummary], at: Mapping[int, int]) -> Floats:
     """Kernels in each step, the median over ranks."""
     counts = np.full((len(ranks), len(at)), np.nan)
     for row, summary in enumerate(ranks):
         counts[row, [at[number] for number in summary.step_numbers.tolist()]] = summary.inventory.step_kernels
-    middle: NDArray[np.float64] = nanmedian(counts, axis=0)
+    middle: Floats = nanmedian(counts, axis=0)
     return middle
 
 
-def _with_more_work(took: NDArray[np.float64], kernels: NDArray[np.float64]) -> NDArray[np.bool_]:
+def _with_more_work(took: Floats, kernels: Floats) -> Mask:
     """Steps that are far longer than most, and in which more runs: an evaluation in every second or third one. There
     are too many of them for the spread of all steps to show. So most steps must run as many kernels, and these are held
     against the spread of those."""
@@ -310,7 +309,7 @@ def _with_more_work(took: NDArray[np.float64], kernels: NDArray[np.float64]) -> 
     return (kernels > MORE_WORK * usual) & far_beyond(took, took[like])
 
 
-def _rare_in_run(took: NDArray[np.float64], usual_ms: Sequence[float]) -> NDArray[np.bool_]:
+def _rare_in_run(took: Floats, usual_ms: Sequence[float]) -> Mask:
     """Steps (ns) that take far longer than the longest typical one of the whole run. Recording makes steps longer, and
     so it makes that one: as much as the lower median of the recorded steps is beyond the median of those. So most
     recorded steps are never left out."""
@@ -318,11 +317,11 @@ def _rare_in_run(took: NDArray[np.float64], usual_ms: Sequence[float]) -> NDArra
         return np.zeros(len(took), dtype=bool)
     lower = np.sort(took)[(len(took) - 1) // 2]
     slower = max(1.0, float(lower) / (1e6 * median(usual_ms)))
-    rare: NDArray[np.bool_] = took > FAR * slower * 1e6 * float(np.max(usual_ms))
+    rare: Mask = took > FAR * slower * 1e6 * float(np.max(usual_ms))
     return rare
 
 
-def _beyond(ns: NDArray[np.float64]) -> NDArray[np.float64]:
+def _beyond(ns: Floats) -> Floats:
     """What each rank (row) has in a step beyond its median step."""
-    more: NDArray[np.float64] = ns - nanmedian(ns, axis=1)[:, None]
+    more: Floats = ns - nanmedian(ns, axis=1)[:, None]
     return more

@@ -13,10 +13,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from traceops.across.match import Collective, MatchedCollectives
-from traceops.core.arrays import Int, median, merge, percentiles, union
+from traceops.core.arrays import Floats, Int, median, merge, percentiles, union
 from traceops.measure.steps import NO_STEP
 from traceops.measure.summary import RankSummary
 
@@ -56,6 +55,16 @@ class ClockAlignment(Struct, frozen=True):
     residual_p50_ns: float | None
     residual_p95_ns: float | None
     unaligned: tuple[int, ...] = ()
+
+
+def on_one_clock(
+    matching: MatchedCollectives, ranks: Sequence[RankSummary], hosts: Mapping[int, str | None]
+) -> tuple[MatchedCollectives, ClockAlignment, list[RankSummary]]:
+    """The collectives of all ranks on one clock, without what only looks like waiting, and the ranks after that."""
+    clocks = align_clocks(ranks, matching, hosts)
+    matching = without_first_meetings(without_late_ends(matching, ranks, clocks), ranks)
+    matching = with_roots(matching, ranks, clocks)
+    return matching, clocks, with_woken_threads(ranks, matching)
 
 
 def align_clocks(
@@ -174,10 +183,7 @@ def _fit(own: Int, common: Int) -> ClockFit:
 
 
 def _one_a_host(
-    fits: dict[int, ClockFit],
-    anchors: dict[int, dict[int, int]],
-    hosts: Mapping[int, str | None],
-    spread: NDArray[np.float64],
+    fits: dict[int, ClockFit], anchors: dict[int, dict[int, int]], hosts: Mapping[int, str | None], spread: Floats
 ) -> dict[int, ClockFit]:
     """Ranks whose traces came from one clock get its fit: less noise, and kernels keep their order."""
     most = max(_ONE_CLOCK_NS, _NOISE * median(spread) if len(spread) else 0.0)
@@ -193,7 +199,7 @@ def _one_a_host(
     return result
 
 
-def _spreads(fits: dict[int, ClockFit], anchors: dict[int, dict[int, int]]) -> NDArray[np.float64]:
+def _spreads(fits: dict[int, ClockFit], anchors: dict[int, dict[int, int]]) -> Floats:
     """Per anchor, last minus first end among its members after alignment, ns."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}

@@ -8,14 +8,13 @@ from collections.abc import Mapping
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.links import collective_bytes
 from traceops.across.match import Collective
 from traceops.across.replay.simulate import Scenario, simulate
 from traceops.across.roles import of_gradients
-from traceops.core.arrays import median
+from traceops.core.arrays import Floats, median
 from traceops.measure.exchanges import BACKWARD, FORWARD
 
 
@@ -88,7 +87,10 @@ def call_times(run: CrossRank) -> CallTimes | None:
         if size and collective.transfer_ns > 0 and rank in gradients and gradients[rank][position]:
             found[collective.group, collective.op].append((size, collective.transfer_ns))
             within[collective.group, collective.op].append(int(phases[rank][position]))
-    if not (found := {key: calls for key, calls in found.items() if not _of_layers(within[key])}):
+    for key, own in within.items():
+        if min(own.count(FORWARD), own.count(BACKWARD)) >= _OF_LAYERS * len(own):
+            del found[key]
+    if not found:
         return None
     (group, op), calls = max(found.items(), key=lambda entry: sum(ns for _, ns in entry[1]))
     steps = max((len(t.duration) for t in run.ranks if t.summary.rank == group[0]), default=1)
@@ -107,11 +109,7 @@ def call_times(run: CrossRank) -> CallTimes | None:
     )
 
 
-def _of_layers(phases: list[int]) -> bool:
-    return min(phases.count(FORWARD), phases.count(BACKWARD)) >= _OF_LAYERS * len(phases)
-
-
-def _fit(size: NDArray[np.float64], ms: NDArray[np.float64]) -> tuple[float, float] | None:
+def _fit(size: Floats, ms: Floats) -> tuple[float, float] | None:
     """ms of a call of no bytes, and of each byte: the line with the least squares, neither below 0."""
     small = int((2 * size <= size.max()).sum())
     if size.max() < _SPAN * size.min() or min(small, len(size) - small) < _LEAST_COUNT:

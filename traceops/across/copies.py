@@ -7,12 +7,11 @@ from typing import Literal, get_args
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from traceops.across.replay.graph import StepGraph
 from traceops.across.replay.simulate import Scenario, simulate
 from traceops.across.replay.what_if import Prediction
-from traceops.core.arrays import mean_ms
+from traceops.core.arrays import Mask, mean_ms
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.reference import HostLink, link_by_name, link_of_machine
 from traceops.measure.copies import CopyKind, Direction
@@ -51,7 +50,7 @@ class ExposedCopies(Struct, frozen=True):
 
 
 def exposed_copies(
-    ranks: Sequence[RankSummary], typical: Mapping[int, NDArray[np.bool_]], device: str | None, fabric: Fabric | None
+    ranks: Sequence[RankSummary], typical: Mapping[int, Mask], device: str | None, fabric: Fabric | None
 ) -> tuple[ExposedCopies, ...]:
     """Of each rank and purpose what is exposed."""
     links = {way: _link(ranks, way, device, fabric) for way in ("to_device", "to_host")}
@@ -75,7 +74,7 @@ def _link(ranks: Sequence[RankSummary], way: Direction, device: str | None, fabr
 
 
 def _of_rank(
-    summary: RankSummary, purpose: Purpose, typical: NDArray[np.bool_], links: Mapping[str, HostLink | None]
+    summary: RankSummary, purpose: Purpose, typical: Mask, links: Mapping[str, HostLink | None]
 ) -> ExposedCopies | None:
     own = [kind.of_steps(typical) for kind in summary.copies.kinds if kind.purpose == purpose]
     own = [kind for kind in own if np.count_nonzero(kind.count)]

@@ -8,18 +8,10 @@ from functools import cached_property
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from traceops.across import rank_times
 from traceops.across.agreed_steps import unlike_steps, unshared_steps
-from traceops.across.clocks import (
-    ClockAlignment,
-    align_clocks,
-    with_roots,
-    with_woken_threads,
-    without_first_meetings,
-    without_late_ends,
-)
+from traceops.across.clocks import ClockAlignment, on_one_clock
 from traceops.across.copies import ExposedCopies, exposed_copies, predict_copies
 from traceops.across.lateness import Lateness, measure_lateness
 from traceops.across.links import LinkReference, reference_of, reference_transfers
@@ -32,7 +24,7 @@ from traceops.across.roles import NO_ROLES, Roles, find_roles
 from traceops.across.slow_group import SlowGroups, far_ranks, measure_slow_groups
 from traceops.across.stragglers import Straggler, Stragglers, best_pace, late_behind_loading, measure_stragglers
 from traceops.across.work import WorkCompared, compare_work
-from traceops.core.arrays import Int, Intervals, intersect, is_in, median, subtract, union
+from traceops.core.arrays import Floats, Int, Intervals, Mask, intersect, is_in, median, subtract, union
 from traceops.core.words import NoReplay, StepsBy, StepWords, Unit, step_words
 from traceops.fabric.fabric import Fabric
 from traceops.measure.ledger import BUCKETS
@@ -252,7 +244,7 @@ def measure_across(
     each rank's loader take for the batches of a step, where they were looked at. `own_gpus`: as in `CrossRank`.
     `usual_ms`: as in `unlike_steps`."""
     hosts = hosts or {}
-    matching, clocks, ranks = _matched(ranks, world, hosts)
+    matching, clocks, ranks = on_one_clock(match_collectives(ranks, tuple(range(world))), ranks, hosts)
     waits = waits_by_rank(matching, ranks)
     split = bool(matching.collectives)
     pipelines = find_pipelines(ranks, matching)
@@ -297,23 +289,12 @@ def measure_across(
     return replace(run, replay=_replayed(run, ranks, graph, lateness, charged))
 
 
-def _matched(
-    ranks: Sequence[RankSummary], world: int, hosts: Mapping[int, str | None]
-) -> tuple[MatchedCollectives, ClockAlignment, Sequence[RankSummary]]:
-    """The collectives of all ranks on one clock, without what only looks like waiting, and the ranks after that."""
-    matching = match_collectives(ranks, tuple(range(world)))
-    clocks = align_clocks(ranks, matching, hosts)
-    matching = without_late_ends(matching, ranks, clocks)
-    matching = with_roots(without_first_meetings(matching, ranks), ranks, clocks)
-    return matching, clocks, with_woken_threads(ranks, matching)
-
-
 def _rank_times(
     summary: RankSummary,
     buckets: dict[str, Int],
-    typical: NDArray[np.bool_],
+    typical: Mask,
     waits: tuple[Int, Int, Int],
-    causes: Mapping[int, NDArray[np.float64]] | None,
+    causes: Mapping[int, Floats] | None,
     split: bool,
 ) -> rank_times.RankTimes:
     start, turn, end = waits
@@ -364,10 +345,10 @@ def _replayed(
     return Replay(graph, lateness, charged, stragglers, what_if, {**beside, **work}, behind, groups)
 
 
-def _typical(summary: RankSummary, unlike: Sequence[int], unshared: Sequence[int]) -> NDArray[np.bool_]:
+def _typical(summary: RankSummary, unlike: Sequence[int], unshared: Sequence[int]) -> Mask:
     """Which of a rank's steps its means are of: those like the others that all ranks recorded, if it has any."""
     like = ~is_in(summary.step_numbers, unlike)
-    both: NDArray[np.bool_] = like & ~is_in(summary.step_numbers, unshared)
+    both: Mask = like & ~is_in(summary.step_numbers, unshared)
     if np.count_nonzero(both):
         return both
     return like if np.count_nonzero(like) else ~like

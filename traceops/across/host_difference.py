@@ -117,7 +117,9 @@ def longer_in_function(run: CrossRank, straggler: Straggler, *, sometimes: bool)
         return None
     ranks = {times.summary.rank: times.summary for times in run.ranks}
     own, peers = ranks[straggler.rank], [ranks[peer] for peer in run.replay.graph.peers(straggler.rank)]
-    steps = _steps(run, straggler, sometimes=sometimes)
+    steps: Collection[int] = straggler.late_steps
+    if not sometimes:
+        steps = set(run.replay.lateness.steps) - set(run.unlike) or set(run.replay.lateness.steps)
     at = np.isin(run.replay.lateness.steps, list(steps))
     if not own.stacks or not peers or not all(peer.stacks for peer in peers) or not np.count_nonzero(at):
         return None
@@ -148,13 +150,6 @@ def with_cause(run: CrossRank, straggler: Straggler, *, sometimes: bool) -> str:
         return straggler.cause
     one = longer_in_function(run, straggler, sometimes=sometimes)
     return "host" if one is not None and one.share >= _EXPLAINS else straggler.cause
-
-
-def _steps(run: CrossRank, straggler: Straggler, *, sometimes: bool) -> Collection[int]:
-    assert run.replay is not None
-    if sometimes:
-        return straggler.late_steps
-    return set(run.replay.lateness.steps) - set(run.unlike) or set(run.replay.lateness.steps)
 
 
 def _by_function(rank: RankSummary, steps: Collection[int]) -> dict[tuple[str, str, int], tuple[str, float, float]]:
@@ -188,17 +183,11 @@ def grown(run: CrossRank, rank: int, cause: str, beside: Sequence[int] = ()) -> 
     beside: the peers to compare with, all by default."""
     assert run.replay is not None
     by_rank = {times.summary.rank: times for times in run.ranks}
-    peers = [by_rank[peer] for peer in beside or run.replay.graph.peers(rank)]
-    if cause in ("gpu_compute", "copy"):
-        return _most_grown(_kernel_ms(by_rank[rank]), [_kernel_ms(peer) for peer in peers])
-    if cause in ("host", "input"):
-        return _most_grown(_region_ms(by_rank[rank]), [_region_ms(peer) for peer in peers])
-    return []
-
-
-def _most_grown(own: Mapping[str, float], peers: Sequence[Mapping[str, float]]) -> list[Grown]:
-    if not peers:
+    by_device = cause in ("gpu_compute", "copy")
+    compared = [rank, *(beside or run.replay.graph.peers(rank))]
+    if len(compared) < 2 or not (by_device or cause in ("host", "input")):
         return []
+    own, *peers = ((_kernel_ms if by_device else _region_ms)(by_rank[one]) for one in compared)
     usual = {name: float(median([peer.get(name, 0.0) for peer in peers])) for name in own}
     more = [name for name, ms in own.items() if usual[name] < ms]
     most = sorted(more, key=lambda name: usual[name] - own[name])[:_MOST]

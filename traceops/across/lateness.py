@@ -8,11 +8,10 @@ from functools import cached_property
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from traceops.across.match import MatchedCollectives, waits_by_rank
 from traceops.across.replay.graph import WORK, RankNodes, StepGraph, spent_before
-from traceops.core.arrays import Int, intersect, subtract, union
+from traceops.core.arrays import Floats, Int, intersect, subtract, union
 from traceops.measure.program import FOLLOWS_NS, NEVER
 from traceops.measure.summary import RankSummary
 
@@ -30,6 +29,7 @@ _OF_MANY = 2.5  # times the share that each of so many ranks would have: who cau
 _BEFORE = "unknown"  # what lies before the window
 
 Shares = dict[tuple[int, str], float]  # (rank, cause) -> ns
+_Node = tuple[int, int]  # rank, node of its program
 
 
 class Lateness(Struct, frozen=True, dict=True):
@@ -38,8 +38,8 @@ class Lateness(Struct, frozen=True, dict=True):
     nothing else to do [docs/metrics.md, who causes the wait]."""
 
     steps: tuple[int, ...]
-    caused: dict[int, NDArray[np.float64]]
-    waited: dict[int, NDArray[np.float64]]
+    caused: dict[int, Floats]
+    waited: dict[int, Floats]
 
     @cached_property
     def total_ns(self) -> float:
@@ -73,6 +73,9 @@ class _RankDelays(Struct, frozen=True):
     at_begin: Int  # own time by WORK at the beginning and the end of each node
     at_end: Int
     step: list[int]  # index into the graph's steps of each node, -1 outside
+
+
+_State = Mapping[int, _RankDelays]
 
 
 def _positions(graph: StepGraph, matching: MatchedCollectives) -> dict[int, list[int]]:
@@ -180,12 +183,8 @@ class _LastMembers:
 
 
 def _came_on_its_own(
-    graph: StepGraph,
-    state: Mapping[int, _RankDelays],
-    last_of: _LastMembers,
-    number_of: Mapping[tuple[int, int], int],
-    last: tuple[int, int],
-) -> tuple[int, int]:
+    graph: StepGraph, state: _State, last_of: _LastMembers, number_of: Mapping[_Node, int], last: _Node
+) -> _Node:
     """The rank and node that the last arrival goes back to, through collectives that it had to follow."""
     rank, node = last
     for _ in range(len(graph.members)):
@@ -202,11 +201,7 @@ def _came_on_its_own(
 
 
 def _shares(
-    state: Mapping[int, _RankDelays],
-    origin: Mapping[int, tuple[int, int]],
-    charged: Mapping[int, Shares],
-    late: tuple[int, int],
-    waiting: tuple[int, int],
+    state: _State, origin: Mapping[int, _Node], charged: Mapping[int, Shares], late: _Node, waiting: _Node
 ) -> Shares:
     """How the lateness of one rank over another divides over ranks and causes; positive, not scaled."""
     (rank, node), (other, other_node) = late, waiting

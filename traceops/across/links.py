@@ -170,7 +170,8 @@ def _expected(
             continue
         gbs = graph.intra_gbs if one_host else min(graph.intra_gbs, graph.inter_gbs / sharing)
         if gbs > 0 and (best is None or gbs > best.busbw_gbs):
-            best = LinkReference(f"NCCL's ring over {_types(graph, one_host)}", gbs, "graph")
+            types = (graph.intra_type, None if one_host else graph.inter_type)
+            best = LinkReference(f"NCCL's ring over {'/'.join(filter(None, types))}", gbs, "graph")
     return best
 
 
@@ -203,10 +204,6 @@ def _network_devices(communicator: Communicator) -> set[tuple[str | None, int]]:
         and connection.device is not None
         and (place := communicator.places.get(connection.at_device)) is not None
     }
-
-
-def _types(graph: GraphBandwidth, one_host: bool) -> str:
-    return "/".join(kind for kind in (graph.intra_type, None if one_host else graph.inter_type) if kind)
 
 
 def reference_transfer_ns(collective: Collective, reference: LinkReference | None) -> float:

@@ -115,18 +115,13 @@ def loading_need(
         return None
     share = _SPARE * step_ms / rest_ms
     if not workers:
-        return LoadingNeed(
-            None, None, rest_ms, share, None, cores, max(share * more, _of_all(times, rest_ms) if recorded else 0)
-        )
+        most_times = share * more
+        if recorded and not times.typical.all():  # a step that waits long for the same loader is not a typical one
+            of_all = rest_ms + mean_ms(times.buckets["idle_input"])
+            most_times = max(most_times, _SPARE * of_all / rest_ms)
+        return LoadingNeed(None, None, rest_ms, share, None, cores, most_times)
     need, most = math.ceil(workers * share), math.ceil(workers * share * more)
     return LoadingNeed(workers, workers * step_ms, rest_ms, share, need, cores, share * more, most)
-
-
-def _of_all(times: RankTimes, rest_ms: float) -> float:
-    """The same where all steps wait as for this loader: a step that waits long is not a typical one."""
-    if times.typical.all():
-        return 0.0
-    return _SPARE * (rest_ms + mean_ms(times.buckets["idle_input"])) / rest_ms
 
 
 def told_workers(manifest: Mapping[str, Any]) -> int | None:

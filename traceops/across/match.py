@@ -172,7 +172,10 @@ class _Groups:
         return seen[1]
 
 
-def waits_by_rank(matching: MatchedCollectives, ranks: Sequence[RankSummary]) -> dict[int, tuple[Int, Int, Int]]:
+Waits = dict[int, tuple[Int, Int, Int]]
+
+
+def waits_by_rank(matching: MatchedCollectives, ranks: Sequence[RankSummary]) -> Waits:
     """Per rank its matched events: start, end of waiting and end (ns), in any order."""
     positions: dict[int, list[int]] = {summary.rank: [] for summary in ranks}
     waits: dict[int, list[int]] = {summary.rank: [] for summary in ranks}
@@ -191,7 +194,7 @@ def waits_by_rank(matching: MatchedCollectives, ranks: Sequence[RankSummary]) ->
 
 def _collective(
     key: tuple[tuple[int, ...], str, str],
-    members: tuple[tuple[int, int], ...],
+    members: tuple[send_receive.Event, ...],
     args: CommArgs | None,
     durations: list[int],
 ) -> Collective:

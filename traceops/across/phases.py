@@ -12,10 +12,9 @@ from itertools import groupby, pairwise, takewhile
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from traceops.across.run_steps import Floats, Mask, WholeRun
-from traceops.core.arrays import median
+from traceops.across.run_steps import WholeRun
+from traceops.core.arrays import Floats, Int, Mask, median
 from traceops.core.units import ms_text, percent_text
 from traceops.measure.host_places import CodePlace, Unit, own_overhead, place_of, stack_purposes, trains, waits
 from traceops.traces.observed import Observed, SampledFrame
@@ -164,7 +163,7 @@ def period_of(took: Floats, timed: Mask) -> Floats | None:
     return profile if uneven >= _UNEVEN * float(profile.sum()) else None
 
 
-def stages_of(took: Floats, numbers: NDArray[np.int64], timed: Mask) -> tuple[Stage, ...]:
+def stages_of(took: Floats, numbers: Int, timed: Mask) -> tuple[Stage, ...]:
     """Stages of a run whose steps are even for a while, then longer or shorter for good; empty where it has one."""
     steps, named = took[timed], numbers[timed]
     cuts = [0, *sorted(_cuts(steps, 0, len(steps))), len(steps)]
@@ -215,7 +214,7 @@ class _Loop(Struct, frozen=True):
     depth: int
 
 
-def phases_of(one: Observed, numbers: NDArray[np.int64], timed: Mask, profile: Floats) -> list[Phase]:
+def phases_of(one: Observed, numbers: Int, timed: Mask, profile: Floats) -> list[Phase]:
     """Parts of the loop by their time, those that follow each other and do the same being one. Empty without a loop."""
     chosen = np.isin(one.samples[:, 0], numbers[timed])
     overhead = np.array([own_overhead(one, stack) for stack in range(len(one.stacks))], dtype=bool)
@@ -237,7 +236,7 @@ def phases_of(one: Observed, numbers: NDArray[np.int64], timed: Mask, profile: F
     return sorted((phase for phase in found if phase.pct >= _LEAST_PCT), key=lambda phase: -phase.ms)
 
 
-def _off_ms(step: NDArray[np.int64], part: NDArray[np.int64], weight: Floats, inside: Mask) -> float:
+def _off_ms(step: Int, part: Int, weight: Floats, inside: Mask) -> float:
     """Twice the standard error of what these samples stand for, of all; samples of one step are alike."""
     spent = weight * inside
     expected = np.bincount(part, spent) / np.maximum(np.bincount(part, weight), _TINY)
@@ -245,9 +244,7 @@ def _off_ms(step: NDArray[np.int64], part: NDArray[np.int64], weight: Floats, in
     return 2 * float(np.sqrt((beyond**2).sum() * len(part) / max(len(part) - len(expected), 1)))
 
 
-def _weights(
-    one: Observed, chosen: Mask, places: NDArray[np.int64], profile: Floats
-) -> tuple[NDArray[np.int64], Floats]:
+def _weights(one: Observed, chosen: Mask, places: Int, profile: Floats) -> tuple[Int, Floats]:
     """For how much of a round each sample stands, ms, and which samples stand for the same part of it. Long steps are
     sampled more often from some point on, and samples are rare after a run's first seconds. How long each part of a
     round takes is known from the steps' own clock. So a sample stands for its part, whatever the time since the sample
@@ -365,7 +362,7 @@ def _by_module(one: Observed, stack: int, caller: tuple[int, CodePlace]) -> bool
     return any(one.frames[number].function.endswith("_call_impl") for number in between)
 
 
-def _loop(paths: dict[int, list[tuple[int, CodePlace]]], weight: NDArray[np.float64]) -> tuple[int, list[int]]:
+def _loop(paths: dict[int, list[tuple[int, CodePlace]]], weight: Floats) -> tuple[int, list[int]]:
     """How deep on the stacks the loop's function is, and the stacks in it; none where there is none."""
     inside, depth = [stack for stack, path in paths.items() if path], 0
     while True:

@@ -9,11 +9,10 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from traceops.across.match import MatchedCollectives, waits_by_rank
+from traceops.across.match import MatchedCollectives, Waits, waits_by_rank
 from traceops.across.send_receive import Event
-from traceops.core.arrays import Int, Intervals, intersect, median, percentiles, subtract, union
+from traceops.core.arrays import Int, Intervals, Mask, intersect, median, percentiles, subtract, union
 from traceops.measure.exchanges import BACKWARD
 from traceops.measure.summary import RankSummary
 
@@ -46,6 +45,9 @@ class _Passed(Struct, frozen=True):
     step: int | None
     sent: int
     received: int
+
+
+_Ways = Mapping[Edge, Sequence[_Passed]]  # what each edge carries, forward or backward
 
 
 def find_pipelines(ranks: Sequence[RankSummary], matching: MatchedCollectives) -> tuple[Pipeline, ...]:
@@ -106,9 +108,7 @@ def _connected(edges: Sequence[Edge]) -> list[set[int]]:
     return found
 
 
-def _in_order(
-    forward: Mapping[Edge, Sequence[_Passed]], backward: Mapping[Edge, Sequence[_Passed]]
-) -> tuple[tuple[int, ...], int | None] | None:
+def _in_order(forward: _Ways, backward: _Ways) -> tuple[tuple[int, ...], int | None] | None:
     """The ranks by stage and how many stages each holds, None for a number that is not known or no pipeline at all."""
     counts = {edge: len(passed) for edge, passed in forward.items()}
     if any(edge[::-1] not in counts for edge in backward):
@@ -137,7 +137,7 @@ def _walk(first: int, onward: Mapping[int, Sequence[int]]) -> tuple[int, ...]:
     return tuple(order)
 
 
-def _starts(end: int, forward: Mapping[Edge, Sequence[_Passed]], backward: Mapping[Edge, Sequence[_Passed]]) -> int:
+def _starts(end: int, forward: _Ways, backward: _Ways) -> int:
     """In how many steps this rank sends before it receives anything, as the first of a chain does."""
     found = 0
     for step in {passed.step for own in forward.values() for passed in own}:
@@ -148,9 +148,7 @@ def _starts(end: int, forward: Mapping[Edge, Sequence[_Passed]], backward: Mappi
     return found
 
 
-def _folded(
-    forward: Mapping[Edge, Sequence[_Passed]], backward: Mapping[Edge, Sequence[_Passed]]
-) -> tuple[tuple[int, ...], int | None] | None:
+def _folded(forward: _Ways, backward: _Ways) -> tuple[tuple[int, ...], int | None] | None:
     """A chain that both passes go along both ways, as where the last stages lie on the first ranks (zero bubble, V).
     Neighbours that exchange the borders of their parts look the same: only for ranks whose trace notes stages."""
     neighbours: dict[int, set[int]] = defaultdict(set)
@@ -171,11 +169,7 @@ def _folded(
 
 
 def _pipeline(
-    order: tuple[int, ...],
-    chunks: int | None,
-    forward: Mapping[Edge, Sequence[_Passed]],
-    backward: Mapping[Edge, Sequence[_Passed]],
-    ranks: Mapping[int, RankSummary],
+    order: tuple[int, ...], chunks: int | None, forward: _Ways, backward: _Ways, ranks: Mapping[int, RankSummary]
 ) -> Pipeline:
     passed = [one for own in (*forward.values(), *backward.values()) for one in own]
     steps = {one.step for one in passed} - {None}
@@ -199,22 +193,14 @@ def _pipeline(
     return Pipeline(order, schedule, chunks, micro_batches, numbers, _gradients(forward, backward))
 
 
-def _gradients(
-    forward: Mapping[Edge, Sequence[_Passed]], backward: Mapping[Edge, Sequence[_Passed]]
-) -> frozenset[tuple[int, int]]:
+def _gradients(forward: _Ways, backward: _Ways) -> frozenset[Event]:
     """Events that receive gradients, and those that send them and receive no activations at once."""
     activations = {(edge[1], one.received) for edge, own in forward.items() for one in own}
     sent = {(edge[0], one.sent) for edge, own in backward.items() for one in own}
     return frozenset((edge[1], one.received) for edge, own in backward.items() for one in own) | (sent - activations)
 
 
-def _schedule(
-    last: int,
-    chunks: int,
-    steps: set[int | None],
-    forward: Mapping[Edge, Sequence[_Passed]],
-    backward: Mapping[Edge, Sequence[_Passed]],
-) -> Schedule:
+def _schedule(last: int, chunks: int, steps: set[int | None], forward: _Ways, backward: _Ways) -> Schedule:
     """By how many activations the last rank asked for before it sent the first gradient of a step."""
     asked = [one for edge, own in forward.items() if edge[1] == last for one in own]
     sent = [one for edge, own in backward.items() if edge[0] == last for one in own]
@@ -233,7 +219,7 @@ def _schedule(
     return kinds.most_common(1)[0][0] if len(kinds) == 1 else "other"
 
 
-Typical = Mapping[int, NDArray[np.bool_]]  # rank -> which of its steps are like the others
+Typical = Mapping[int, Mask]  # rank -> which of its steps are like the others
 
 _KINDS = 3  # of kernels at least, to say that all of them take longer
 _SLOWER = 1.1  # times as long as on the other stages: less makes no device slow
@@ -355,10 +341,7 @@ def _twins(bubble: Bubble, every: Sequence[Bubble]) -> tuple[StageTimes, ...]:
 
 
 def _for_gradients(
-    pipeline: Pipeline,
-    chosen: MatchedCollectives,
-    ranks: Sequence[RankSummary],
-    at_end: Mapping[int, tuple[Int, Int, Int]],
+    pipeline: Pipeline, chosen: MatchedCollectives, ranks: Sequence[RankSummary], at_end: Waits
 ) -> dict[int, Intervals]:
     """When each rank waits for gradients, for somebody to take its own, or `at_end` of the step for the others."""
     starts = {rank: start.tolist() for rank, (start, _, _) in at_end.items()}
@@ -379,7 +362,7 @@ def _for_gradients(
 def _stages(
     pipeline: Pipeline,
     ranks: Sequence[RankSummary],
-    waits: Mapping[int, tuple[Int, Int, Int]],
+    waits: Waits,
     for_gradients: Mapping[int, Intervals],
     typical: Typical,
 ) -> tuple[StageTimes, ...]:

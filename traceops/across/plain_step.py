@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from traceops.across.run_steps import Mask, WholeRun
+from traceops.across.run_steps import WholeRun
 from traceops.across.run_use import recorded_waits
-from traceops.core.arrays import Int, median
+from traceops.core.arrays import Int, Mask, median
 from traceops.core.capture_failure import steps_needed
 from traceops.measure.host_places import CodePlace, host_times
 from traceops.measure.recording import SLOWED, profiler_slowdown
@@ -23,7 +22,7 @@ from traceops.traces.run_manifest import ended_cupti, last_recorded
 _NEAR = 3  # steps from the last recorded one to the first of the light window
 
 
-def last_of_window(recorded: NDArray[np.int64], last: int) -> int:
+def last_of_window(recorded: Int, last: int) -> int:
     """The last recorded step of a window that ends with step `last`, and of the light window right behind it. recorded:
     numbers of the steps in which anything of ours or a profiler of the script's own recorded, in order."""
     for step in recorded[recorded > last].tolist():

@@ -8,12 +8,11 @@ from functools import cached_property
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from traceops.across.match import Collective, MatchedCollectives, waits_by_rank
-from traceops.across.replay.graph import WORK, Label, RankNodes, StepGraph, spent_before
+from traceops.across.replay.graph import WORK, StepGraph, spent_before
 from traceops.across.roles import ROLE_ORDER, Roles, kind_of
-from traceops.core.arrays import Int, Intervals, intersect, mean_ms, median, subtract, total, union
+from traceops.core.arrays import Int, Intervals, Mask, intersect, mean_ms, median, subtract, total, union
 from traceops.core.words import Role
 from traceops.measure.exchanges import message_bytes
 from traceops.measure.phases import InferencePass, PassKind
@@ -29,7 +28,7 @@ class RankTimes(Struct, frozen=True, dict=True):
     summary: RankSummary
     duration: Int
     buckets: dict[str, Int]
-    typical: NDArray[np.bool_]
+    typical: Mask
     wait_ns: int | None
     transfer_ns: int | None
     caused_wait_ns: int | None
@@ -140,7 +139,11 @@ def waiting_role(graph: StepGraph, roles: Roles, late: int, others: Sequence[int
     at = [node for node in own.work.argsort(kind="stable").tolist() if own.labels[node] in shared]
     labels = [own.labels[node] for node in at]
     spent = np.diff(own.work[at])
-    usual = median([np.diff(_work_at(graph.ranks[rank], labels)) for rank in others], axis=0)
+    theirs = []
+    for nodes in (graph.ranks[rank] for rank in others):
+        work_of = dict(zip(nodes.labels, nodes.work.tolist(), strict=True))
+        theirs.append(np.diff([work_of[label] for label in labels]))
+    usual = median(theirs, axis=0)
     number_of = {node: number for number, members in enumerate(graph.members) for rank, node in members if rank == late}
     lost: dict[Role | None, float] = defaultdict(float)
     for node, more in zip(at[1:], (spent - usual).tolist(), strict=True):
@@ -149,12 +152,6 @@ def waiting_role(graph: StepGraph, roles: Roles, late: int, others: Sequence[int
     total = sum(ms for ms in lost.values() if ms > 0)
     role, most = max(lost.items(), key=lambda item: item[1])
     return role if most > 0 and most >= _MOST * total else None
-
-
-def _work_at(nodes: RankNodes, labels: Sequence[Label]) -> list[int]:
-    at = {label: node for node, label in enumerate(nodes.labels)}
-    work = nodes.work.tolist()
-    return [work[at[label]] for label in labels]
 
 
 def role_of_groups(roles: Roles, matching: MatchedCollectives, groups: Sequence[tuple[int, ...]]) -> Role | None:

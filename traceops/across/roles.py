@@ -10,11 +10,11 @@ from typing import Literal
 
 import numpy as np
 from msgspec import Struct, field
-from numpy.typing import NDArray
 
 from traceops.across.groups import Ranks, group_of, only_group, role_of_kernel, role_of_name
 from traceops.across.match import Collective, MatchedCollectives
 from traceops.across.pipelines import Pipeline, is_ring
+from traceops.core.arrays import Mask
 from traceops.core.words import Role, RoleTold
 from traceops.measure.exchanges import BACKWARD, FORWARD, NOTHING, message_bytes
 from traceops.measure.phases import AFTER, UPDATED
@@ -166,14 +166,14 @@ _SCALAR_BYTES = 64  # what is as small is a number of the program's, no gradient
 _OF_LAYERS: tuple[Role, ...] = ("tensor", "context", "expert", "pipeline")
 
 
-def of_gradients(summary: RankSummary, roles: Sequence[Role] = ()) -> NDArray[np.bool_]:
+def of_gradients(summary: RankSummary, roles: Sequence[Role] = ()) -> Mask:
     """Those that reduce more than the losses, norms, counts and flags that programs reduce as well. Parameters that are
     averaged behind the optimizer's step (local SGD) are no gradients, and neither is what layers exchange. DDP reduces
     gradients inside of backward: with it, what goes round elsewhere is none. roles: of each of them, where they differ:
     of a single one nothing shows that it is told rightly."""
     comm = summary.comm
     sums = np.array([_sums(comm, position) for position in range(len(comm.start))], dtype=bool)
-    gradients: NDArray[np.bool_] = sums & (comm.phase != UPDATED)
+    gradients: Mask = sums & (comm.phase != UPDATED)
     if summary.backward.by_ddp and np.count_nonzero(inside := gradients & (comm.phase == BACKWARD)):
         gradients = inside
     return gradients & ~np.isin(roles, _OF_LAYERS) if len(roles) else gradients

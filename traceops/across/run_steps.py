@@ -8,12 +8,9 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, begins_far, median, nanmedian
+from traceops.core.arrays import Floats, Int, Mask, begins_far, median, nanmedian
 from traceops.core.rank_files import EVENT, RECORDED, SPAN
 from traceops.measure.host_places import CodePlace, FunctionTime, LoaderWork
-
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 _ENOUGH = 12  # steps of all ranks, to tell ranks that meet in few of them
 _START = 8  # one in so many steps is the start

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
-from traceops.core.arrays import median
+from traceops.core.arrays import Floats, Int, median
 from traceops.core.rank_files import CORE_WAIT_NS, RECORDED
 from traceops.measure.steps import step_ends_ns
 from traceops.measure.summary import RankSummary
@@ -313,11 +312,11 @@ def recorded_waits(observed: Sequence[Observed]) -> dict[int, RecordedWait]:
     return found
 
 
-def _percent(waited_us: NDArray[np.float64], took_us: NDArray[np.float64]) -> float:
+def _percent(waited_us: Floats, took_us: Floats) -> float:
     return min(100 * float(waited_us.sum()) / max(float(took_us.sum()), 1.0), 100.0)
 
 
-def beyond_peers(waits: CoreWaits, rank: int, peers: Sequence[int], steps: Sequence[int]) -> NDArray[np.float64]:
+def beyond_peers(waits: CoreWaits, rank: int, peers: Sequence[int], steps: Sequence[int]) -> Floats:
     """What a rank wants for a core in each step beyond its median peer, ns: that part of its lateness is no own. Never
     more than it is held up by the machine more than they are; what they wait counts in full. Nor less than all but what
     it waits more because it computes more: of ranks with as much work, the one without a core is not late."""
@@ -330,7 +329,7 @@ def beyond_peers(waits: CoreWaits, rank: int, peers: Sequence[int], steps: Seque
     most = waits.unfair.get(rank, 1.0) * own
     if rank in waits.fair_ns:
         most = np.maximum(most, own - others - waits.fair_ns[rank])
-    more: NDArray[np.float64] = np.clip(own - others, 0.0, most)
+    more: Floats = np.clip(own - others, 0.0, most)
     return more
 
 
@@ -367,7 +366,7 @@ class MemoryUse(Struct, frozen=True):
     peak: int | None = None
     reserved: int | None = None
     held: Mapping[str, int] = field(default_factory=dict)
-    looks: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 6), np.int64))
+    looks: Int = field(default_factory=lambda: np.zeros((0, 6), np.int64))
     growth: Growth | None = None
     pieces: float | None = None
     retries: int | None = None
@@ -429,7 +428,7 @@ def _memory_of_rank(
     )
 
 
-def growth(looks: NDArray[np.int64]) -> Growth | None:
+def growth(looks: Int) -> Growth | None:
     """Whether the least that tensors hold grows in each quarter of the run, evenly; None where it does not. The first
     eighth is left out: states are made and caches filled there. The least of a quarter, because what a step's end holds
     varies with its batch."""

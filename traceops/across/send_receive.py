@@ -23,12 +23,9 @@ _PAIRED_NS = 50_000  # ends of one collective lie about this close: other pairin
 _IN_RHYTHM_NS = 200_000  # how unlike ends may be that are paired by their rhythm alone
 _FAR_BETTER = 0.25  # of the unlikeness as counted: what another shift must reach to be believed
 _MOST_SHIFT = 256  # events a window may end before another
-_THINNED = 16  # of so many events one, to see which shifts are worth a look at all
 
 
-def pair(
-    group: tuple[int, ...], positions: dict[int, list[int]], summaries: dict[int, RankSummary]
-) -> list[tuple[tuple[int, int], ...]]:
+def pair(group: Ranks, positions: dict[int, list[int]], summaries: dict[int, RankSummary]) -> list[tuple[Event, ...]]:
     """Members (rank, position) of each collective of one group and operation. They are paired by kineto's sequence
     number where every event has one. Else they are counted from the end of the window, and moved where the rhythm of
     the ends says that a window was cut off before. If ranks recorded different last steps and no rhythm is found, they
@@ -36,7 +33,7 @@ def pair(
     sequences = {rank: [_sequence(summaries[rank], at) for at in positions[rank]] for rank in group}
     if all(None not in own and len(set(own)) == len(own) for own in sequences.values()):
         keys: dict[int, list[int | None]] = sequences
-    elif len({_last_step(summaries[rank]) for rank in group}) == 1:
+    elif len({tuple(map(int, summaries[rank].step_numbers[-1:])) for rank in group}) == 1:
         return _pair_from_end(group, positions, summaries) or []
     elif (in_rhythm := _pair_from_end(group, positions, summaries, only_in_rhythm=True)) is not None:
         return in_rhythm
@@ -51,13 +48,6 @@ def pair(
         count = min(len(own[rank]) for rank in group) if key is not None else 0
         paired += [tuple((rank, own[rank][index]) for rank in group) for index in range(-count, 0)]
     return paired
-
-
-def in_rhythm(
-    group: tuple[int, ...], positions: dict[int, list[int]], summaries: dict[int, RankSummary]
-) -> list[tuple[tuple[int, int], ...]]:
-    """Members of each of a group's events, counted from the end of the window and moved where the rhythm says so."""
-    return _pair_from_end(group, positions, summaries) or []
 
 
 def _shifts(starts: Mapping[int, Int], ends: Mapping[int, Int], *, only_in_rhythm: bool) -> dict[int, int] | None:
@@ -76,11 +66,8 @@ def _shifts(starts: Mapping[int, Int], ends: Mapping[int, Int], *, only_in_rhyth
 
 
 def _pair_from_end(
-    group: tuple[int, ...],
-    positions: dict[int, list[int]],
-    summaries: dict[int, RankSummary],
-    only_in_rhythm: bool = False,
-) -> list[tuple[tuple[int, int], ...]] | None:
+    group: Ranks, positions: dict[int, list[int]], summaries: dict[int, RankSummary], only_in_rhythm: bool = False
+) -> list[tuple[Event, ...]] | None:
     """Counted from the end, after each rank was moved to fit the rank with most events. None where `only_in_rhythm`
     asks for ends that fit and they do not."""
     if not all(positions[rank] for rank in group):
@@ -170,10 +157,6 @@ def _sequence(summary: RankSummary, position: int) -> int | None:
     return None if args is None else args.sequence
 
 
-def _last_step(summary: RankSummary) -> int | None:
-    return int(summary.step_numbers[-1]) if len(summary.step_numbers) else None
-
-
 def _step_of(summary: RankSummary, position: int) -> int | None:
     """The number of the step that launched the event; None outside all, and where some of the step may be missing."""
     if summary.incomplete:
@@ -236,7 +219,7 @@ def pair_messages(
         for half in (*sent, *received):
             waiting[half.event].append(half)
         positions = {group[0]: [half.position for half in sent], group[1]: [half.position for half in received]}
-        pairs = in_rhythm(group, positions, dict(summaries))
+        pairs = _pair_from_end(group, positions, dict(summaries)) or []
         return [Message(waiting[own].pop(0), waiting[other].pop(0)) for own, other in pairs]
     noted = all(half.to_stage >= 0 for half in (*sent, *received))
     kinds: tuple[dict[tuple[int | None, ...], list[Half]], ...] = defaultdict(list), defaultdict(list)
@@ -273,13 +256,6 @@ def _outside(sent: Sequence[Half], received: Sequence[Half], summaries: Mapping[
     if one[-1] == other[-1]:
         found += list(zip(sides[2], sides[3], strict=False))
     return [Message(send, receive) for send, receive in found]
-
-
-def alike(message: Message) -> bool:
-    """Whether both ends speak of as many elements of one type, as far as they say."""
-    sizes = {half.elements for half in (message.send, message.receive)} - {None}
-    kinds = {half.dtype for half in (message.send, message.receive)} - {None}
-    return len(sizes) < 2 and len(kinds) < 2
 
 
 # All sends and receives of the ranks, with the other end also where no event names it but a pipeline's order does.
@@ -429,7 +405,10 @@ def match_exchanges(ranks: Sequence[RankSummary], world: Ranks) -> tuple[list[Ex
     messages = []
     for sent, received in lanes.values():
         for message in pair_messages(sent, received, by_rank):
-            if alike(message):
+            # Both ends speak of as many elements of one type, as far as they say.
+            sizes = {message.send.elements, message.receive.elements} - {None}
+            kinds = {message.send.dtype, message.receive.dtype} - {None}
+            if len(sizes) < 2 and len(kinds) < 2:
                 messages.append(message)
             else:
                 reasons[message.send.event] = reasons[message.receive.event] = OTHER_SIZE

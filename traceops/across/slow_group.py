@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import UNSET, Struct
 
+from traceops.across.groups import Ranks
 from traceops.across.lateness import Lateness, by_cause
 from traceops.across.replay.cure import as_peers, median_rank
 from traceops.across.replay.graph import WORK, StepGraph, Steps
@@ -104,8 +105,8 @@ def _measured(
     replays: Replays,
     lateness: Lateness,
     summaries: Sequence[RankSummary],
-    slow: tuple[int, ...],
-    peers: tuple[int, ...],
+    slow: Ranks,
+    peers: Ranks,
     far: Sequence[int],
 ) -> SlowGroups:
     graph = replays.graph
@@ -156,11 +157,7 @@ def _parts(graph: StepGraph, slow: Sequence[int], peers: Sequence[int]) -> list[
 
 
 def _group(
-    replays: Replays,
-    summaries: dict[int, RankSummary],
-    group: tuple[int, ...],
-    peers: tuple[int, ...],
-    beside: Sequence[int],
+    replays: Replays, summaries: dict[int, RankSummary], group: Ranks, peers: Ranks, beside: Sequence[int]
 ) -> SlowGroup:
     graph, typical = replays.graph, replays.typical
     middle, peer = median_rank(graph, group), median_rank(graph, peers)

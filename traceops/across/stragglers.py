@@ -8,7 +8,6 @@ from functools import cached_property
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from traceops.across.lateness import CAUSES, LEAST_SHARE, Lateness, by_cause, least_share
 from traceops.across.replay.graph import WORK, StepGraph, Steps
@@ -16,7 +15,7 @@ from traceops.across.replay.programs import late_places
 from traceops.across.replay.simulate import simulate
 from traceops.across.replay.what_if import HOST, LOADING, Replays
 from traceops.across.work import far_beyond, host_ns, loads_longer, own_steps, own_time
-from traceops.core.arrays import median
+from traceops.core.arrays import Floats, Mask, median
 from traceops.measure.inventory import KernelStats
 from traceops.measure.summary import RankSummary
 
@@ -25,7 +24,7 @@ _SHUFFLES = 2000
 _SEED = 20200
 
 
-def chance(own: Steps, others: NDArray[np.float64]) -> float:
+def chance(own: Steps, others: Floats) -> float:
     """Probability that some rank looks as late as this one if (rank, step) cells were dealt at random. A permutation
     test on the largest mean over a rank's steps; `others` has shape (ranks, steps). [Good 2005]"""
     if not len(others) or not own.sum():
@@ -117,7 +116,7 @@ class Straggler(Struct, frozen=True, dict=True):
     alone: Steps
     late_steps: tuple[int, ...]
     own: Steps
-    others: NDArray[np.float64]
+    others: Floats
     apart: bool
 
     @cached_property
@@ -296,15 +295,15 @@ def _saved(without: Steps | None, with_all: Steps | None, base: Steps) -> Steps:
     return base * 0 if with_all is None or without is None else without - with_all
 
 
-def _late(more: Steps, base: Steps) -> NDArray[np.bool_]:
+def _late(more: Steps, base: Steps) -> Mask:
     """The steps in which a rank is late, by what it takes more or costs in each, ns."""
     step = median(base)
     least = max(LATE_STEP * step, min(_OF_WORST * float(more.max()), _PLAINLY * step))
-    late: NDArray[np.bool_] = more >= least
+    late: Mask = more >= least
     return late
 
 
-def _apart(own: Steps, others: NDArray[np.float64]) -> bool:
+def _apart(own: Steps, others: Floats) -> bool:
     """Whether a rank is no mere slowest of many: as far beyond the slowest peer as that is twice beyond the median. Of
     medians over the steps: that a peer evaluates or saves in one of them says nothing of how ranks differ."""
     usual = median(others, axis=1)
@@ -339,7 +338,7 @@ _MOST_CONSTANT = 0.15  # of the computation: more, and not all of it is shared
 
 def _shares_of_work(
     known: Sequence[Mapping[str, KernelStats]], steps: Sequence[int]
-) -> tuple[list[NDArray[np.float64]], list[float], float]:
+) -> tuple[list[Floats], list[float], float]:
     """Each rank's share by kernels whose grid follows the work, what these take, and what others take on all alike."""
     shares, weights, constant = [], [], 0.0
     for name in set.intersection(*map(set, known)):

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from traceops.across.groups import Ranks, group_of, only_group
 from traceops.across.plain_step import PlainStep, StepsBefore
-from traceops.core.arrays import Intervals, median, merge, subtract, union, uniques
+from traceops.core.arrays import Int, Intervals, Mask, median, merge, subtract, union, uniques
 from traceops.core.claims import reason
 from traceops.measure.recording import SLOWED
 from traceops.measure.steps import usual_steps
@@ -139,7 +138,7 @@ class _Split(Struct, frozen=True):
     unmatched: Intervals
 
 
-def _light_ledger(light: LightActivity, like: NDArray[np.bool_], split: _Split) -> LightRank:
+def _light_ledger(light: LightActivity, like: Mask, split: _Split) -> LightRank:
     """A rank's light step, each instant in the first bucket whose condition holds, as in the step ledger."""
     transfer = subtract(split.transfer, light.compute)
     wait = subtract(subtract(split.wait, light.compute), transfer)
@@ -180,7 +179,7 @@ def _waits(lights: Mapping[int, LightActivity], summaries: Sequence[RankSummary]
     return {rank: _split(light, alone[rank]) for rank, light in lights.items()}
 
 
-def _split(light: LightActivity, transfer: NDArray[np.int64]) -> _Split:
+def _split(light: LightActivity, transfer: Int) -> _Split:
     known = transfer >= 0
     came = light.end - np.where(known, transfer, 0)
     return _Split(

@@ -11,21 +11,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceops.across.run_steps import (
-    Floats,
-    Mask,
-    Occasion,
-    Share,
-    WholeRun,
-    device_ms,
-    is_known,
-    only_queued,
-    single,
-    step_of_ranks,
-    tells_pace,
-    took_ms,
-)
-from traceops.core.arrays import Int, median
+from traceops.across import run_steps
+from traceops.core.arrays import Floats, Int, Mask, median
 from traceops.core.rank_files import RECORDED, SKIPPED
 from traceops.measure import host_places
 from traceops.measure.steps import FAR, spells
@@ -81,6 +68,7 @@ _RHYTHM_HOST = 8  # of one function: the host is somewhere in every step
 _RHYTHM_LEAST = 3  # steps between them, so that a rhythm does not take in every step
 
 _Key = tuple[str, host_places.Unit]  # a cause, and where
+_Place = tuple[str, host_places.CodePlace]
 
 
 class _CauseTime(Struct, frozen=True):
@@ -96,7 +84,7 @@ class OwnTimes:
     """What the ranks did in a step that they do not do in a typical one, ms."""
 
     def __init__(
-        self, ranks: Sequence[Observed], run: WholeRun, garbage: Floats, compiled: Floats, by_calls: bool
+        self, ranks: Sequence[Observed], run: run_steps.WholeRun, garbage: Floats, compiled: Floats, by_calls: bool
     ) -> None:
         self._ranks = ranks
         self._run = run
@@ -187,10 +175,10 @@ class OwnTimes:
         return self._looks[row] >= _LOOKS and usual_ms <= _RARE_PCT / 100 * self._run.typical_ms
 
 
-def _keys(one: Observed, infers: bool) -> list[tuple[str, host_places.CodePlace] | None]:
+def _keys(one: Observed, infers: bool) -> list[_Place | None]:
     """What each stack is about, and where; None where the host waits, or is in the capture itself. infers: the program
     trains nothing, so that a model without gradients is its usual work."""
-    keys: list[tuple[str, host_places.CodePlace] | None] = []
+    keys: list[_Place | None] = []
     waiting = [host_places.waits(one, stack) for stack in range(len(one.stacks))]
     for stack, purpose in enumerate(host_places.with_waits(one, host_places.stack_purposes(one), waiting)):
         if infers and purpose.what == "inference":
@@ -204,10 +192,7 @@ def _keys(one: Observed, infers: bool) -> list[tuple[str, host_places.CodePlace]
 
 
 def _usual(
-    by_step: Mapping[int, Sequence[tuple[int, int]]],
-    keys: Sequence[tuple[str, host_places.CodePlace] | None],
-    like: Set[int],
-    typical_ms: float,
+    by_step: Mapping[int, Sequence[tuple[int, int]]], keys: Sequence[_Place | None], like: Set[int], typical_ms: float
 ) -> dict[_Key, float]:
     """What a rank does in a typical step, ms, by cause and function."""
     chosen = [sample for step, own in by_step.items() if step in like for sample in own]
@@ -220,7 +205,7 @@ def _usual(
     return found
 
 
-def with_occasions(run: WholeRun, parts: OwnTimes, unlike: Mask) -> WholeRun:
+def with_occasions(run: run_steps.WholeRun, parts: OwnTimes, unlike: Mask) -> run_steps.WholeRun:
     step = run.step_ms
     by_cause: dict[str, list[_CauseTime]] = defaultdict(list)
     little: dict[str, list[_CauseTime]] = defaultdict(list)
@@ -300,7 +285,7 @@ def _of_one_function(found: Sequence[_CauseTime]) -> list[_CauseTime]:
     return max(functions.values(), key=lambda own: sum(one.ms for one in own), default=[])
 
 
-def _occasion(run: WholeRun, cause: str, found: Sequence[_CauseTime]) -> Occasion:
+def _occasion(run: run_steps.WholeRun, cause: str, found: Sequence[_CauseTime]) -> run_steps.Occasion:
     steps = sorted({one.at for one in found})
     places: dict[host_places.Unit, dict[host_places.CodePlace, float]] = defaultdict(lambda: defaultdict(float))
     for one in found:
@@ -311,7 +296,7 @@ def _occasion(run: WholeRun, cause: str, found: Sequence[_CauseTime]) -> Occasio
     seen = np.zeros(len(run.numbers), dtype=bool)
     seen[steps] = True
     more = sum(one.ms for one in found)
-    return Occasion(
+    return run_steps.Occasion(
         cause=cause,
         place=max(lines, key=lambda place: lines[place]) if lines else None,
         steps=tuple(int(run.numbers[at]) for at in steps),
@@ -350,7 +335,7 @@ class _Table(Struct, frozen=True):
     on_device: bool
 
 
-def whole_run(observed: Sequence[Observed], by_calls: bool = False) -> WholeRun | None:
+def whole_run(observed: Sequence[Observed], by_calls: bool = False) -> run_steps.WholeRun | None:
     """Of the ranks that were observed; None where too few steps were timed to tell which is typical. by_calls: a step
     is a call of the model, as of an inference."""
     ranks = sorted((one for one in observed if len(one.steps)), key=lambda one: one.rank)
@@ -360,7 +345,7 @@ def whole_run(observed: Sequence[Observed], by_calls: bool = False) -> WholeRun 
     if last - first > 1 << 28:
         return None
     table = _side_by_side(ranks, np.arange(first, last))
-    step = step_of_ranks(table.took)
+    step = run_steps.step_of_ranks(table.took)
     timed = ~table.recorded & ~np.isnan(step)
     timed[0] = False  # it holds the program's start
     if timed.sum() < _LEAST_STEPS:
@@ -386,25 +371,27 @@ def _side_by_side(ranks: Sequence[Observed], numbers: Int) -> _Table:
     recorded, singles = np.zeros(len(numbers), dtype=bool), np.zeros(shape, dtype=bool)
     partly, queued, on_device, skipped = np.full(shape, np.nan), np.zeros(shape, dtype=bool), True, 0
     for row, (one, at) in enumerate(zip(ranks, places, strict=True)):
-        hosts[row, at] = took_ms(one.steps, None)
-        singles[row, at] = single(one.steps)
+        hosts[row, at] = run_steps.took_ms(one.steps, None)
+        singles[row, at] = run_steps.single(one.steps)
         garbage[row, at] = one.steps["gc_us"] / 1e3
         compiled[row, at] = one.steps["compile_us"] / 1e3
         recorded[at] |= (one.steps["flags"] & RECORDED) > 0
         skipped = max(skipped, int(((one.steps["flags"] & SKIPPED) > 0).sum()))
     for row, (one, at) in enumerate(zip(ranks, places, strict=True)):
-        device = device_ms(one.steps, hosts[:, at])
-        on_device &= is_known(one.steps, device)
-        devices[row, at] = took_ms(one.steps, device)
+        device = run_steps.device_ms(one.steps, hosts[:, at])
+        on_device &= run_steps.is_known(one.steps, device)
+        devices[row, at] = run_steps.took_ms(one.steps, device)
         partly[row, at] = np.where(np.isnan(device), hosts[row, at], device)
-        queued[row, at] = only_queued(one.steps) & np.isnan(device)
+        queued[row, at] = run_steps.only_queued(one.steps) & np.isnan(device)
     alone = ~recorded & (numbers > numbers[0])
-    on_device = on_device and tells_pace(devices[:, alone], hosts[:, alone])
+    on_device = on_device and run_steps.tells_pace(devices[:, alone], hosts[:, alone])
     took = devices if on_device else np.where(queued, np.nan, partly) if queued.any() else hosts
     return _Table(ranks, numbers, hosts, took, garbage, compiled, singles, recorded, skipped, on_device)
 
 
-def _divided(table: _Table, step: Floats, timed: Mask, like: Mask, by_calls: bool) -> tuple[WholeRun, OwnTimes]:
+def _divided(
+    table: _Table, step: Floats, timed: Mask, like: Mask, by_calls: bool
+) -> tuple[run_steps.WholeRun, OwnTimes]:
     """The run with `like` as its typical steps, and what its ranks do in all of them."""
     ranks, start, first = table.ranks, _start(timed, like), int(table.numbers[0])
     typical = float(step[like].mean())
@@ -412,14 +399,14 @@ def _divided(table: _Table, step: Floats, timed: Mask, like: Mask, by_calls: boo
     work = {one.rank: host_places.loader_work(one, own[one.rank]) for one in ranks}
     shortest = np.sort(table.hosts[:, timed], axis=1)
 
-    def shares(part: Floats) -> dict[int, Share]:
+    def shares(part: Floats) -> dict[int, run_steps.Share]:
         held = timed & ~start
         return {
             one.rank: _share(part[row], table.took[row], held, table.singles[row] if table.on_device else None)
             for row, one in enumerate(ranks)
         }
 
-    found = WholeRun(
+    found = run_steps.WholeRun(
         ranks=tuple(one.rank for one in ranks),
         numbers=table.numbers,
         took_ms=table.took,
@@ -441,7 +428,7 @@ def _divided(table: _Table, step: Floats, timed: Mask, like: Mask, by_calls: boo
     return with_occasions(found, parts, timed & ~like & ~start), parts
 
 
-def _by_turns(run: WholeRun) -> Mask | None:
+def _by_turns(run: run_steps.WholeRun) -> Mask | None:
     """The steps for which input comes late, where they are a part of what the training always does. Most are looked at
     seldom or never: steps that nothing was seen in, and that take no longer, are such too."""
     by_cause = {one.cause: one for one in run.occasions}
@@ -485,13 +472,13 @@ def _like_others(steps: Floats, told: Floats) -> Mask:
     return like if like.sum() >= _LEAST_STEPS else _like_most(steps)
 
 
-def _share(part: Floats, took: Floats, timed: Mask, singles: Mask | None) -> Share:
+def _share(part: Floats, took: Floats, timed: Mask, singles: Mask | None) -> run_steps.Share:
     """singles: steps of which the device's own time is known; None where steps are timed by the host."""
     known = timed & ~np.isnan(took)
     whole = float(took[known].sum())
     felt = known & (part >= _FELT_OVERALL * took)
     shown = 1.0 if singles is None else _shown(part, took, felt, known & singles)
-    return Share(100 * shown * float(part[known].sum()) / whole if whole else 0.0, int(felt.sum()))
+    return run_steps.Share(100 * shown * float(part[known].sum()) / whole if whole else 0.0, int(felt.sum()))
 
 
 def _shown(part: Floats, took: Floats, felt: Mask, singles: Mask) -> float:

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import UNSET, Struct, UnsetType
-from numpy.typing import NDArray
 
 from traceops.across.replay.graph import WORK, StepGraph, Steps
 from traceops.across.roles import kind_of
-from traceops.core.arrays import median
+from traceops.core.arrays import Int, median
 from traceops.core.findings import ComputesLonger
 from traceops.measure.inventory import KernelStats
 from traceops.measure.program import NEVER
@@ -163,10 +162,10 @@ def far_beyond(
     return bool(others) and float(own_steps(graph, rank)[kept].mean()) >= times * max(others)
 
 
-def own_time(graph: StepGraph, rank: int) -> NDArray[np.int64]:
+def own_time(graph: StepGraph, rank: int) -> Int:
     """Own time of a rank over the window by WORK, ns."""
     nodes = graph.ranks[rank]
-    spent: NDArray[np.int64] = nodes.spent[graph.edges[rank][-1]] - nodes.spent[graph.edges[rank][0]]
+    spent: Int = nodes.spent[graph.edges[rank][-1]] - nodes.spent[graph.edges[rank][0]]
     return spent
 
 

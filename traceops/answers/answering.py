@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,22 +12,14 @@ import msgspec
 from traceops.answers import model
 from traceops.answers.asked import BY_NAME, QUESTIONS, SUMMARY, Asked
 from traceops.answers.opening import Opened, card, diagnosis, opening_answer
-from traceops.answers.rows import (
-    check_line,
-    collective_lines,
-    finding_line,
-    full_finding,
-    kernel_lines,
-    ledger_lines,
-    step_lines,
-)
+from traceops.answers.rows import check_line, collective_lines, finding_line, kernel_lines, ledger_lines, step_lines
+from traceops.core.documents import copied
 from traceops.core.errors import UsageError
 from traceops.core.findings import SEVERITIES, count_checks
 from traceops.core.live_pulses import EVENTS_FILE
 from traceops.core.rank_text import ranks_text
 from traceops.core.text import meant
-from traceops.render.document import Answer, Cost, Text
-from traceops.render.report.rank_groups import idle_ms
+from traceops.render.document import Text
 from traceops.report.model import Report
 from traceops.report.rows import WhatIfRow
 from traceops.rules.registry import BY_ID, family_of
@@ -67,22 +59,16 @@ def holding(rows: Sequence[Row], field: str, part: str, what: str) -> Sequence[R
     return chosen
 
 
-def ordered(rows: Sequence[Row], asked: Asked, usual: str) -> tuple[str, list[Row]]:
-    """The rows by a column of numbers, most first and unknown last; rows that are equal stay in their order."""
+def ordered(found: Opened, asked: Asked, rows: Sequence[Row], usual: str) -> dict[str, Any]:
+    """What answers hold of rows that a column of numbers orders: most first, unknown last, equal ones as they were."""
     by = asked.by or usual
-    if rows and by not in (numbers := _numbers(rows)):
-        raise UsageError(f"there is no column of numbers {by!r}{meant(by, numbers)}; columns: {', '.join(numbers)}")
-    return by, sorted(rows, key=lambda row: _sort_key(getattr(row, by)))
-
-
-def _numbers(rows: Sequence[msgspec.Struct]) -> list[str]:
-    names = rows[0].__struct_fields__
+    names = rows[0].__struct_fields__ if rows else ()
     kinds = {name: {type(getattr(row, name)) for row in rows} - {type(None)} for name in names}
-    return [name for name, kind in kinds.items() if kind and kind <= {int, float}]
-
-
-def _sort_key(value: Any) -> tuple[bool, float]:
-    return value is None, -(value or 0.0)
+    numbers = [name for name, kind in kinds.items() if kind and kind <= {int, float}]
+    if rows and by not in numbers:
+        raise UsageError(f"there is no column of numbers {by!r}{meant(by, numbers)}; columns: {', '.join(numbers)}")
+    in_order = sorted(rows, key=lambda row: (getattr(row, by) is None, -(getattr(row, by) or 0.0)))
+    return {"run": asked_run(found), "ordered_by": by, "total": len(rows), "rows": tuple(in_order[: asked.top])}
 
 
 def meant_rule(wanted: str) -> str:
@@ -126,22 +112,21 @@ def _summary(found: Opened, asked: Asked) -> model.SummaryAnswer:
     report, shown = found.report, card(found)
     run, step = report.run, report.summary.step_time_ms
     opening = opening_answer(found)
+    lines = []
+    for label, blocks in opening.lines if opening is not None else ():
+        said = " ".join(block.plain for block in blocks if isinstance(block, Text))
+        if said and label != "Proof":  # only links to it
+            lines.append(model.AnswerLine(label=label, text=said))
     return model.SummaryAnswer(
         run=asked_run(found),
         headline=model.HeadlineLine(level=shown.level, sentence=f"{shown.headline}."),
         card=shown,
-        first_screen=tuple(_answer_lines(opening)) if opening is not None else (),
-        costs=tuple(map(_cost, opening.costs)) if opening is not None else (),
-        facts=model.RunFacts(
-            world_size=run.world_size,
-            ranks_present=len(run.ranks_present),
-            hosts=len(run.hosts),
-            device=run.device,
-            backend=run.backend,
-            strategy=run.strategy,
-            torch_version=run.torch_version,
-            nccl_version=run.nccl_version,
+        first_screen=tuple(lines),
+        costs=tuple(
+            copied(model.StepCost, cost, when="then" if cost.look == "then" else "now")
+            for cost in (opening.costs if opening is not None else ())
         ),
+        facts=copied(model.RunFacts, run, ranks_present=len(run.ranks_present), hosts=len(run.hosts)),
         step=model.StepFacts(
             typical_ms=step.typical,
             p5_ms=step.p5,
@@ -155,20 +140,6 @@ def _summary(found: Opened, asked: Asked) -> model.SummaryAnswer:
         rules_not_evaluated=count_checks(report.checks).not_evaluated,
         notes=(*report.summary.notes, *found.problems),
         more=tuple(question.name for question in QUESTIONS if question.name != SUMMARY),
-    )
-
-
-def _answer_lines(opening: Answer) -> Iterator[model.AnswerLine]:
-    """The lines that are words; that of the proof only links to it."""
-    for label, blocks in opening.lines:
-        said = " ".join(block.plain for block in blocks if isinstance(block, Text))
-        if said and label != "Proof":
-            yield model.AnswerLine(label=label, text=said)
-
-
-def _cost(cost: Cost) -> model.StepCost:
-    return model.StepCost(
-        when="then" if cost.look == "then" else "now", label=cost.label, ms=cost.ms, least_ms=cost.least_ms
     )
 
 
@@ -186,7 +157,7 @@ def _findings(found: Opened, asked: Asked) -> model.FindingsAnswer:
 
 def _finding(found: Opened, asked: Asked) -> model.FindingAnswer:
     wanted = asked.rule.upper()
-    rows = tuple(full_finding(f) for f in found.report.findings if f.rule == wanted)
+    rows = tuple(copied(model.FullFinding, f) for f in found.report.findings if f.rule == wanted)
     check = next((check_line(c) for c in found.report.checks if c.rule == wanted), None)
     rule = BY_ID.get(wanted)
     if not rows and check is None and rule is None:
@@ -203,10 +174,6 @@ def _finding(found: Opened, asked: Asked) -> model.FindingAnswer:
             reason="" if rows else texts("views", "answers")["not_judged"],
         )
     return model.FindingAnswer(run=asked_run(found), check=check, fires=rule.fires if rule else "", rows=rows)
-
-
-def _ledger(found: Opened, asked: Asked) -> model.LedgerAnswer:
-    return model.LedgerAnswer(run=asked_run(found), rows=ledger_lines(found.report, asked.ranks))
 
 
 def _what_if(found: Opened, asked: Asked) -> model.WhatIfAnswer:
@@ -229,10 +196,9 @@ def _what_if_rows(report: Report) -> tuple[WhatIfRow, ...]:
 
 def _ranks(found: Opened, asked: Asked) -> model.RanksAnswer:
     rows = [row for row in found.report.ranks if not asked.ranks or row.rank in asked.ranks]
-    rows = rows if asked.by else sorted(rows, key=lambda row: -idle_ms(row))  # among those that cause as much
-    waited_for = any(row.caused_wait_ms for row in rows)
-    by, rows = ordered(rows, asked, "caused_wait_ms" if waited_for else "idle_pct")
-    return model.RanksAnswer(run=asked_run(found), ordered_by=by, total=len(rows), rows=tuple(rows[: asked.top]))
+    rows = rows if asked.by else sorted(rows, key=lambda row: -row.idle_ms)  # among those that cause as much
+    usual = "caused_wait_ms" if any(row.caused_wait_ms for row in rows) else "idle_pct"
+    return model.RanksAnswer(**ordered(found, asked, rows, usual))
 
 
 def _steps(found: Opened, asked: Asked) -> model.StepsAnswer:
@@ -242,8 +208,7 @@ def _steps(found: Opened, asked: Asked) -> model.StepsAnswer:
         if missing := set(asked.steps) - set(there):
             raise UsageError(f"step {min(missing)} was not recorded; steps: {ranks_text(there) or 'none'}")
         rows = [line for line in rows if line.step in asked.steps]
-    by, rows = ordered(rows, asked, "duration_ms")
-    return model.StepsAnswer(run=asked_run(found), ordered_by=by, total=len(rows), rows=tuple(rows[: asked.top]))
+    return model.StepsAnswer(**ordered(found, asked, rows, "duration_ms"))
 
 
 def _collectives(found: Opened, asked: Asked) -> model.CollectivesAnswer:
@@ -252,19 +217,13 @@ def _collectives(found: Opened, asked: Asked) -> model.CollectivesAnswer:
         rows = [line for line in rows if set(line.ranks) & set(asked.ranks)]
     rows = of_group(rows, asked.group)
     rows = holding(rows, "op", asked.op, "operation")
-    by, rows = ordered(rows, asked, "total_ms")
-    return model.CollectivesAnswer(run=asked_run(found), ordered_by=by, total=len(rows), rows=tuple(rows[: asked.top]))
+    return model.CollectivesAnswer(**ordered(found, asked, rows, "total_ms"))
 
 
 def _kernels(found: Opened, asked: Asked) -> model.KernelsAnswer:
     rows = holding(kernel_lines(found.report), "kind", asked.kind, "kind of kernels")
     rows = holding(rows, "name", asked.name, "kernel")
-    by, rows = ordered(rows, asked, "ms_per_step")
-    return model.KernelsAnswer(run=asked_run(found), ordered_by=by, total=len(rows), rows=tuple(rows[: asked.top]))
-
-
-def _roles(found: Opened, asked: Asked) -> model.RolesAnswer:
-    return model.RolesAnswer(run=asked_run(found), rows=found.report.roles)
+    return model.KernelsAnswer(**ordered(found, asked, rows, "ms_per_step"))
 
 
 def _hang(found: Opened, asked: Asked) -> model.HangAnswer:
@@ -299,13 +258,15 @@ _ANSWERS: dict[str, Callable[[Opened, Asked], model.AnyAnswer]] = {
     SUMMARY: _summary,
     "findings": _findings,
     "finding": _finding,
-    "ledger": _ledger,
+    "ledger": lambda found, asked: model.LedgerAnswer(
+        run=asked_run(found), rows=ledger_lines(found.report, asked.ranks)
+    ),
     "what-if": _what_if,
     "ranks": _ranks,
     "steps": _steps,
     "collectives": _collectives,
     "kernels": _kernels,
-    "roles": _roles,
+    "roles": lambda found, asked: model.RolesAnswer(run=asked_run(found), rows=found.report.roles),
     "hang": _hang,
     "events": _events,
     "checks": _checks,

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from traceops.core.as_module import command_of
 from traceops.core.claims import Wording, phrases
-from traceops.core.documents import redact_fields
+from traceops.core.documents import copied, redact_fields
 from traceops.core.errors import FileError, InputError
 from traceops.core.live_pulses import EVENTS_FILE, STATE_FILE
 from traceops.core.redaction import redact_text
@@ -35,7 +35,6 @@ from traceops.traces.source import is_remote
 
 if TYPE_CHECKING:
     from traceops.pipeline.mapping.ranks import Progress
-    from traceops.traces.discover import Discovery
 
 _text = Wording("views", "answers")
 _MOST_NAMED = 8
@@ -78,7 +77,9 @@ def open_run(
         before_analysis(shown)
         options = MapOptions(jobs, progress=progress, meanwhile=load_reduce, own_kernels=own_kernels())
         report = analyze_window(traces, traces.latest, options)
-        return Opened(shown, report, "traces", problems=_left_out(traces))
+        same, of_others = traces.left_out(traces.latest)
+        left_out = phrases("views", "answers", "left_out", same=same or None, of_others=of_others or None)
+        return Opened(shown, report, "traces", problems=tuple(left_out))
     document = report_of(load_object(file), file)
     shared = {name: getattr(document, name) for name in ReportBase.__struct_fields__}
     folder = None if is_remote(file) else Path(file).parent
@@ -93,11 +94,6 @@ def opened_live(path: str | os.PathLike[str]) -> Opened:
         raise InputError(_text("no_monitor", path=redact_text(os.fspath(path)), file=EVENTS_FILE))
     report = Report(run=Run(name=folder.absolute().name), ranks=(), steps=(), collectives=(), findings=(), checks=())
     return Opened(redact_text(os.fspath(path)), report, "live", folder)
-
-
-def _left_out(traces: Discovery) -> tuple[str, ...]:
-    same, of_others = traces.left_out(traces.latest)
-    return tuple(phrases("views", "answers", "left_out", same=same or None, of_others=of_others or None))
 
 
 def _report_or_hang(path: str) -> str | None:
@@ -119,16 +115,8 @@ def _opened_hang(shown: str, file: str) -> Opened:
     except (msgspec.ValidationError, OverflowError, RecursionError, UnicodeError) as error:
         said = str(error).encode("ascii", "backslashreplace").decode()
         raise FileError(file, f"is no hang.json of traceops: {said}") from error
-    told = document.run
-    run = Run(
-        name=told.name,
-        world_size=told.world_size,
-        ranks_present=told.ranks_present,
-        ranks_missing=told.ranks_missing,
-        ranks_missing_runs=told.ranks_missing_runs,
-        hosts=told.hosts,
-    )
-    report = Report(run=run, ranks=(), steps=(), collectives=(), findings=document.findings, checks=document.checks)
+    run, findings, checks = copied(Run, document.run), document.findings, document.checks
+    report = Report(run=run, ranks=(), steps=(), collectives=(), findings=findings, checks=checks)
     return Opened(shown, report, "report", Path(file).parent, document.hang)
 
 

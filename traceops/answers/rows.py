@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from traceops.answers.model import CheckLine, CollectiveLine, FindingLine, FullFinding, KernelLine, LedgerLine, StepLine
+from traceops.answers.model import CheckLine, CollectiveLine, FindingLine, KernelLine, LedgerLine, StepLine
 from traceops.core.documents import copied
 from traceops.core.findings import Check, Finding
 from traceops.core.units import stored
@@ -76,26 +76,17 @@ def kernel_lines(report: Report) -> tuple[KernelLine, ...]:
         used[use.name].append(use)
     if report.tables.kernels:
         return tuple(_kernel(row, used.get(row.name, ())) for row in report.tables.kernels)
+    unknown = dict.fromkeys((
+        "share_pct", "count", "mean_us", "min_us", "max_us", "ranks", "worst_rank", "worst_rank_total_ms",
+        "least_rank_total_ms",
+    ))  # fmt: skip
     lines = [
-        KernelLine(
-            name=name,
-            kind=uses[0].kind,
-            operators=_operators(uses),
-            ms_per_step=sum(use.ms_per_step for use in uses),
-            count_per_step=sum(use.count_per_step for use in uses),
-            share_pct=None,
-            count=None,
-            mean_us=None,
-            min_us=None,
-            max_us=None,
-            ranks=None,
-            worst_rank=None,
-            worst_rank_total_ms=None,
-            least_rank_total_ms=None,
-            grid="",
+        copied(
+            KernelLine, uses[0], operators=_operators(uses), ms_per_step=sum(use.ms_per_step for use in uses),
+            count_per_step=sum(use.count_per_step for use in uses), grid="", **unknown,
         )
-        for name, uses in used.items()
-    ]
+        for uses in used.values()
+    ]  # fmt: skip
     return tuple(sorted(lines, key=lambda line: -line.ms_per_step))
 
 
@@ -112,11 +103,6 @@ def _operators(uses: Sequence[KernelUse]) -> tuple[str, ...]:
 def finding_line(finding: Finding) -> FindingLine:
     """A finding without its evidence."""
     return copied(FindingLine, finding)
-
-
-def full_finding(finding: Finding) -> FullFinding:
-    """A finding with its evidence."""
-    return copied(FullFinding, finding)
 
 
 def check_line(check: Check) -> CheckLine:

@@ -46,16 +46,20 @@ def main(args: argparse.Namespace) -> int:
     except InputError as error:
         from traceops.cli.diagnose import diagnose_instead
 
-        quiet = ["-q"] if args.quiet else []
-        return diagnose_instead(path, error, "--format", args.format, *quiet, *_given(args, "output", "fail_on"))
+        given = {"--output": args.output, "--fail-on": args.fail_on}
+        options = [f"{flag}={value}" for flag, value in given.items() if value is not None]
+        return diagnose_instead(path, error, "--format", args.format, *(["-q"] if args.quiet else []), *options)
     root = report_folder(path, found.name) if args.output is None else Path(args.output)
     make_writable(root)
     findings: list[Finding] = []
-    written: list[Written] = []
+    written: list[Written] = []  # for HTA's check; held only as long as that may come
+    checked = args.hta is None and not (args.quiet or args.executor) and formats != ("json",)
     for window, report, shown in _reports(args, formats, found, root):
         findings += report.findings
-        if report.tables.hta:  # of GPU activity
+        if checked and report.tables.hta:  # of GPU activity
             written.append((window, report, shown))
+            if not (checked := _are_small(written)):
+                written.clear()
         if args.select == "latest":
             _note_other_windows(found, window, args.quiet)
         if args.quiet:
@@ -65,7 +69,7 @@ def main(args: argparse.Namespace) -> int:
 
             print_report(report, sys.stdout, shown, verbose=args.verbose)
     code = _exit_code(args, findings)
-    if args.hta is None and not (args.quiet or args.executor) and formats != ("json",):
+    if written:
         sys.stdout.flush()
         try:
             _check_by_hta(args, formats, written)
@@ -80,13 +84,16 @@ _CHECKED_BYTES, _CHECKED_FILES = 50_000_000, 16  # HTA takes 80 ms for the least
 _SEARCHED = 30_000  # events of a trace; HTA's search for sequences of kernels takes 50 µs for each
 
 
+def _are_small(written: Sequence[Written]) -> bool:
+    """Whether HTA's own code may check these by default."""
+    files = [file for window, _, _ in written for file in window.files]
+    small = len(files) <= _CHECKED_FILES and sum(file.size_bytes for file in files) <= _CHECKED_BYTES
+    return small and not any(is_remote(file.path) or file.summarized for file in files)
+
+
 def _check_by_hta(args: argparse.Namespace, formats: tuple[str, ...], written: Sequence[Written]) -> None:
     """HTA's own code on small traces, where it is installed: last of all, so that nothing waits for its line. A report
     that is still the one that was written is completed with what HTA has."""
-    files = [file for window, _, _ in written for file in window.files]
-    small = len(files) <= _CHECKED_FILES and sum(file.size_bytes for file in files) <= _CHECKED_BYTES
-    if not small or any(is_remote(file.path) or file.summarized for file in files):
-        return
     if not hta_checks(os.environ) or find_spec("hta") is None:
         return
     from msgspec.structs import replace
@@ -111,11 +118,6 @@ def _check_by_hta(args: argparse.Namespace, formats: tuple[str, ...], written: S
                 tables=replace(report.tables, hta={**hta_rows(ranks), **report.tables.hta}),
             )
             write_report(completed, shown.parent, formats, args.plotlyjs, over=(shown, before))
-
-
-def _given(args: argparse.Namespace, *names: str) -> list[str]:
-    """The options of these names, as they were typed."""
-    return [f"--{name.replace('_', '-')}={value}" for name in names if (value := getattr(args, name)) is not None]
 
 
 def _run_of(path: str, quiet: bool) -> str:

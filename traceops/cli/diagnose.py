@@ -97,7 +97,10 @@ def _write(args: argparse.Namespace, path: str, diagnosis: Diagnosis) -> int:
 
 def _with_machine(diagnosis: Diagnosis, path: str) -> Diagnosis:
     """The diagnosis with what `traceops doctor --from` finds wrong with machines in the same text, if no rank fails."""
-    if diagnosis.roots or _size(Path(path)) > _MOST_CHECKED:
+    if diagnosis.roots:
+        return diagnosis
+    files = [Path(path)] if Path(path).is_file() else [one for one in Path(path).rglob("*") if one.is_file()]
+    if sum(one.stat().st_size for one in files) > _MOST_CHECKED:
         return diagnosis
     from traceops.doctor.checkup import check_files
 
@@ -107,8 +110,3 @@ def _with_machine(diagnosis: Diagnosis, path: str) -> Diagnosis:
         return diagnosis
     found = [one for one in checkup.findings if one.severity != "info" and one.rule not in FABRIC_RULES]
     return replace(diagnosis, machine=tuple(found))
-
-
-def _size(path: Path) -> int:
-    files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
-    return sum(one.stat().st_size for one in files)

@@ -25,7 +25,7 @@ from traceops.core.torch_here import require_torch
 from traceops.doctor.checkup import BUDGET_S, Options, check_files, check_up
 from traceops.doctor.document import document_of, read_checkup
 from traceops.doctor.model import BAD, Checkup
-from traceops.doctor.nodes import NodeIdentity, find_identity, meet, nodes_of_job
+from traceops.doctor.nodes import NodeIdentity, count_told, find_identity, meet
 from traceops.machine.cluster import cluster_here, read_cluster
 from traceops.memory.gpus import hardware_of
 from traceops.render.doctor.terminal import print_cluster, print_doctor
@@ -76,7 +76,7 @@ def _check_up(args: argparse.Namespace, formats: tuple[str, ...], identity: Node
 
     if identity.nodes > 1:
         report(_text("waits", nodes=identity.nodes - 1))
-    elif (of_job := nodes_of_job(os.environ)) > 1 and args.nnodes is None:
+    elif (of_job := count_told(os.environ, "SLURM_JOB_NUM_NODES")) > 1 and args.nnodes is None:
         report(_text("one_node", nodes=of_job))
     # As Ctrl-C does: scancel and timeout would leave the folders of running tests behind.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

@@ -53,19 +53,13 @@ def ledger_of(metrics: Sequence[MetricChange], buckets: Sequence[str], device: s
     known = [b for b in buckets if rows[b].base is not None and rows[b].head is not None]
     if (step := rows["profiled_step_time"].base) is None or not known:
         return None
-    return LedgerChange(
-        {b: rows[b].change or 0.0 for b in known},
-        {b: rows[b].base or 0.0 for b in known},
-        {b: rows[b].head or 0.0 for b in known},
-        step,
-        frozenset(b for b in known if _holds_zero(rows[b])),
-        device,
+    change, before, after = (
+        {bucket: float(getattr(rows[bucket], name) or 0.0) for bucket in known} for name in ("change", "base", "head")
     )
-
-
-def _holds_zero(row: MetricChange) -> bool:
-    """Whether the interval, of this metric by itself, reaches 0: a bucket that moved need not prove it to others."""
-    return row.low_pct is not None and row.high_pct is not None and row.low_pct <= 0.0 <= row.high_pct
+    # Whether the interval, of this metric by itself, reaches 0: a bucket that moved need not prove it to others.
+    ends = {bucket: (rows[bucket].low_pct, rows[bucket].high_pct) for bucket in known}
+    in_noise = {b for b, (low, high) in ends.items() if low is not None and high is not None and low <= 0.0 <= high}
+    return LedgerChange(change, before, after, step, frozenset(in_noise), device)
 
 
 _MOST_NAME = 60

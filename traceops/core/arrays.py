@@ -13,6 +13,8 @@ from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 Int = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 Number = TypeVar("Number", bound=np.number)
 
 

@@ -65,11 +65,6 @@ def who(ranks: Collection[int], most: int = 8) -> str:
     return who_runs(runs_of(ranks), most)
 
 
-def who_of(ranks: Collection[int], count: int) -> str:
-    """'all ranks' of a run of `count`, or who they are."""
-    return "all ranks" if 1 < len(ranks) == count else who(ranks)
-
-
 def who_runs(runs: Runs, most: int = 8) -> str:
     """The same of runs."""
     return f"rank{'' if ranks_in(runs) == 1 else 's'} {runs_text(runs, most)}"

@@ -277,7 +277,7 @@ def redact_text(text: str) -> str:
     text = _USER_OPTION.sub(_user, text)
     text = _SSHPASS.sub(rf"\1{MARK}", text)
     text = _MYSQL.sub(rf"\1{MARK}", text)
-    text = _SAID.sub(lambda found: found[1] + MARK if _is_mixed(found[2]) else found[0], text)
+    text = _SAID.sub(_if_mixed, text)
     text = _assigned(text)
     return _BARE_SCHEME.sub(lambda found: f"{found[1]} {MARK}" if is_drawn(found[2]) else found[0], text)
 
@@ -302,8 +302,9 @@ def redact_words(words: Sequence[str]) -> list[str]:
     return [word.replace(_BLANK, " ") for word in together] if len(together) == len(redacted) else redacted
 
 
-def _is_mixed(value: str) -> bool:
-    return any(map(str.isdigit, value)) and any(map(str.isalpha, value))
+def _if_mixed(found: re.Match[str]) -> str:
+    mixed = any(map(str.isdigit, found[2])) and any(map(str.isalpha, found[2]))
+    return found[1] + MARK if mixed else found[0]
 
 
 def redact_value(value: Any, name: str = "") -> Any:

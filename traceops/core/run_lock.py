@@ -110,7 +110,9 @@ def hold(folder: Path, *, shared: bool = False) -> RunLock:
                 "or choose another --out"
             ) from error
         try:
-            _take(descriptor, shared)
+            if fcntl is None:
+                raise OSError(errno.ENOSYS, "no locks")
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(descriptor), path.stat()):
                 with suppress(OSError):  # a full disk
                     # Leave in the file who holds the lock
@@ -184,13 +186,6 @@ def launcher_state(folder: Path, launcher: Launcher) -> LauncherState:
     if launcher.host != platform.node():
         return "unknown"
     return "running" if launcher.alive() else "gone"
-
-
-def _take(descriptor: int, shared: bool) -> None:
-    """Raises OSError, with one of _BUSY where another holds it."""
-    if fcntl is None:
-        raise OSError(errno.ENOSYS, "no locks")
-    fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
 
 
 def _holder(folder: Path) -> Launcher | None:

@@ -178,7 +178,10 @@ def broken_at_words(text: str, width: int | None, hanging: int = 0) -> list[str]
 def show_our_signs(stream: TextIO) -> None:
     """Have a stream show ASCII for signs that it lacks, and never fail for one."""
     if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(encoding="ascii" if _ascii_wanted() else None, errors=_ERRORS)
+        # Somebody set a locale of ASCII: Python takes UTF-8 all the same, unless it is given an encoding.
+        given = "PYTHONIOENCODING" in os.environ or "PYTHONUTF8" in os.environ
+        wanted = not given and os.environ.get("LC_ALL") in ("C", "POSIX")
+        stream.reconfigure(encoding="ascii" if wanted else None, errors=_ERRORS)
 
 
 def as_shown(text: str, stream: TextIO) -> str:
@@ -198,12 +201,6 @@ def json_for(stream: TextIO, text: str) -> str:
 def _escaped(found: re.Match[str]) -> str:
     units = found[0].encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
-
-
-def _ascii_wanted() -> bool:
-    """Whether somebody set a locale of ASCII: Python takes UTF-8 all the same, unless it was told an encoding."""
-    told = "PYTHONIOENCODING" in os.environ or "PYTHONUTF8" in os.environ
-    return not told and os.environ.get("LC_ALL") in ("C", "POSIX")
 
 
 def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:

@@ -124,10 +124,6 @@ class StepWords(Struct, frozen=True):
         """'typical step'; there is one window only."""
         return self.choose("typical step", "window")
 
-    def each_of(self, amount: str) -> str:
-        """'each 12 ms step'."""
-        return self.choose(f"each {amount} step", f"the window of {amount}")
-
     def unit(self, unit: str) -> str:
         """'ms/step'."""
         return f"{unit}{self.rate}"

@@ -10,6 +10,7 @@ import itertools
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -99,14 +100,8 @@ def _of(make: Callable[[torch.Tensor], Call], dtype: torch.dtype = torch.bfloat1
     return lambda: make(torch.randn(int(_MOVED / dtype.itemsize) // _ROW, _ROW, device="cuda").to(dtype))
 
 
-def _embedding(x: torch.Tensor) -> Call:
-    ids = torch.randint(len(x), (len(x),), device="cuda")
-    return lambda: F.embedding(ids, x)
-
-
-def _picked(x: torch.Tensor) -> Call:
-    ids = torch.randint(len(x), (len(x),), device="cuda")
-    return lambda: x.index_select(0, ids)
+def _rows_of(x: torch.Tensor) -> torch.Tensor:
+    return torch.randint(len(x), (len(x),), device="cuda")
 
 
 def _loss(x: torch.Tensor) -> Call:
@@ -132,8 +127,8 @@ _MOVES: dict[str, tuple[Callable[[], Call], float]] = {
     "reduction": (_of(lambda x: lambda: x.sum(-1), torch.float32), 1.0),
     "norm": (_of(lambda x: lambda: F.layer_norm(x, x.shape[1:])), 2.0),
     "softmax": (_of(lambda x: lambda: x.softmax(-1)), 2.0),
-    "embedding": (_of(_embedding), 2.0),
-    "index": (_of(_picked), 2.0),
+    "embedding": (_of(lambda x: partial(F.embedding, _rows_of(x), x)), 2.0),
+    "index": (_of(lambda x: partial(x.index_select, 0, _rows_of(x))), 2.0),
     "optimizer": (_adamw, 7.0),
 }
 _LIKE = {"product": "copy", "attention": "copy", "convolution": "norm", "recurrent": "norm", "loss": "reduction"}
@@ -183,22 +178,19 @@ def rates_of(found: dict[str, list[tuple[float, float]]]) -> Rates:
     half = _rising(found["half"])
     tensor, copies = half[-1][1] / H200.half[-1][1], found["copy"][0][1] / H200.memory["copy"]
     rate = {kind: rows[-1][1] for kind, rows in found.items()}
-    units: dict[str, float] = {
-        **H200.units,
-        **{kind: rate[kind] / half[-1][1] for kind in ("tf32", "fp8") if kind in rate},
-    }
+    units = dict(H200.units) | {kind: rate[kind] / half[-1][1] for kind in ("tf32", "fp8") if kind in rate}
     memory = {kind: rate.get(kind, rate.get(_LIKE.get(kind, ""), copies * own)) for kind, own in H200.memory.items()}
-    attended: dict[str, tuple[tuple[float, float], ...]] = {
-        kind: _rising(found[kind]) if found.get(kind) else tuple((at, tensor * own) for at, own in shipped)
-        for kind, shipped in (("forward", H200.forward), ("backward", H200.backward))
-    }
+
+    def attended(kind: str, shipped: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+        return _rising(found[kind]) if found.get(kind) else tuple((at, tensor * own) for at, own in shipped)
+
     made = Rates(
         half=half,
         units=units,
         simt=rate.get("simt", tensor * H200.simt),
         fp64=rate.get("fp64", tensor * H200.fp64),
-        forward=attended["forward"],
-        backward=attended["backward"],
+        forward=attended("forward", H200.forward),
+        backward=attended("backward", H200.backward),
         memory=memory,
     )
     if not is_usable(made):

@@ -272,7 +272,10 @@ def sweep(context: WorkerContext, sizes: Sequence[int], budget_s: float) -> None
                 return
             used, run = _operation(context, op, buffer, size)
             context.at("operation", op=op, bytes=used)
-            seconds, elapsed = _measure(context, run, began)
+            _timed(context, run, _WARM)
+            [once] = context.most([median(_timed(context, run, 1))])
+            seconds = median(_timed(context, run, _iterations(once)))
+            seconds, elapsed = context.most([seconds, time.monotonic() - began])  # the same numbers on all ranks
             before[op] = (size, seconds)
             _report(context, op, range(context.world_size), used, seconds, bus_factor(op, context.world_size))
 
@@ -288,15 +291,6 @@ def _operation(context: WorkerContext, op: str, buffer: torch.Tensor, size: int)
         "reduce_scatter": lambda: dist.reduce_scatter_tensor(own, whole),
     }
     return whole.numel() * _ITEM, operations[op]
-
-
-def _measure(context: WorkerContext, run: Callable[[], object], began: float) -> tuple[float, float]:
-    """Seconds of one operation, and since the stage began; the same numbers on all ranks."""
-    _timed(context, run, _WARM)
-    [once] = context.most([median(_timed(context, run, 1))])
-    seconds = median(_timed(context, run, _iterations(once)))
-    seconds, elapsed = context.most([seconds, time.monotonic() - began])
-    return seconds, elapsed
 
 
 def _iterations(once: float) -> int:

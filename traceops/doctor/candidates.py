@@ -179,7 +179,10 @@ def changes(situation: Situation) -> Iterator[EnvironmentChange]:
     """Single changes to try, the smallest and cheapest first, for what is broken or slow; none twice."""
     removed = suspicious(situation) if situation.broken or situation.slow else situation.costly
     yield from (removal((name,), situation.environ) for name in removed if not is_left_alone(name))
-    other = (change for change in (*_interfaces(situation), *_hcas(situation)) if _is_new(change, situation))
+    named = list(_interfaces(situation))
+    if len(situation.hcas) > 1 and situation.nodes > 1 and situation.conditions["infiniband"]:
+        named += [change_of("hca", {"NCCL_IB_HCA": f"={hca}"}, hca=hca) for hca in situation.hcas]
+    other = (change for change in named if _is_new(change, situation))
     yield from chain(other, (one.change for one in ALTERNATIVES if one.may_help(situation)))
 
 
@@ -209,13 +212,6 @@ def _interfaces(situation: Situation) -> Iterator[EnvironmentChange]:
         yield change_of("interface", {name: exactly + interface}, interface=interface)
     if situation.nodes == 1:
         yield change_of("loopback", {name: "lo"})
-
-
-def _hcas(situation: Situation) -> Iterator[EnvironmentChange]:
-    """Another InfiniBand or RoCE device, where there are several."""
-    if len(situation.hcas) > 1 and situation.nodes > 1 and situation.conditions["infiniband"]:
-        for hca in situation.hcas:
-            yield change_of("hca", {"NCCL_IB_HCA": f"={hca}"}, hca=hca)
 
 
 def is_left_alone(name: str) -> bool:
@@ -259,18 +255,15 @@ def costly_variables(environ: Mapping[str, str], machine: Machine, backend: str,
     """Variables of NCCL that cost bandwidth by what is known of them, those that cost most first."""
     if backend != "nccl":
         return ()
-    found = costs(environ, HostContext(rdma=_rdma(machine), gpus=devices), "")
-    measurable = [look for look in found if look.what.startswith("NCCL_") and not is_left_alone(look.what)]
-    return tuple(dict.fromkeys(look.what for look in sorted(measurable, key=lambda look: look.level != "warning")))
-
-
-def _rdma(machine: Machine) -> tuple[Rdma, ...]:
     layers = {"IB": "InfiniBand", "RoCE": "Ethernet", "EFA": None}
-    return tuple(
+    rdma = tuple(
         Rdma(nic.name or nic.label, (Port(1, "ACTIVE", layer=layers[nic.kind]),), driver=nic.kind.lower())
         for nic in machine.nics
         if nic.kind in layers
     )
+    found = costs(environ, HostContext(rdma=rdma, gpus=devices), "")
+    measurable = [look for look in found if look.what.startswith("NCCL_") and not is_left_alone(look.what)]
+    return tuple(dict.fromkeys(look.what for look in sorted(measurable, key=lambda look: look.level != "warning")))
 
 
 def visible_gpus(machine: Machine, environ: Mapping[str, str]) -> tuple[int, ...]:

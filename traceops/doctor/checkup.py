@@ -261,14 +261,9 @@ def check_files(paths: Sequence[str | Path]) -> Checkup:
     outputs, used, problems = read_outputs(named_files(paths))
     fabric = named_fabric(paths, used | {Path(path) for path, _ in problems})
     if not fabric.tells and not outputs:
-        raise InputError("\n".join(f"{path}: {_without(what)}" for path, what in problems))
+        before = reason("doctor", "nothing_comes_before", what=CUT_OFF.removeprefix("what comes after "))
+        raise InputError("\n".join(f"{path}: {before if what == CUT_OFF else what}" for path, what in problems))
     return _judged_files(replace(fabric, problems=(*fabric.problems, *problems)), outputs)
-
-
-def _without(problem: str) -> str:
-    if problem != CUT_OFF:
-        return problem
-    return reason("doctor", "nothing_comes_before", what=problem.removeprefix("what comes after "))
 
 
 def _with_machine(

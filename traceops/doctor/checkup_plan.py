@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,22 +11,11 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from traceops.core.claims import reason
+from traceops.doctor import runs
 from traceops.doctor.candidates import NodeContext, Situation, words
 from traceops.doctor.isolate import FULL_S, LEAST_S, PATIENT_S, SHORT_S, Isolation, within
 from traceops.doctor.job import SIZES, STAGES, Job
 from traceops.doctor.model import EnvironmentChange, Trial
-from traceops.doctor.runs import (
-    Assessment,
-    Pair,
-    Runner,
-    Scope,
-    assess,
-    assess_each,
-    expected_gbs,
-    large_all_reduce,
-    nodes_that_work,
-    shared_by,
-)
 from traceops.doctor.try_changes import WORTH_IT, NoTime, SearchResult, TriedChange, choose, is_better, try_changes
 from traceops.fabric.model import Machine, Measured, Reference
 
@@ -40,10 +30,10 @@ class Configuration:
 
     change: EnvironmentChange
     trials: tuple[Trial, ...]
-    node: Assessment
-    over_all: Assessment | None = None
+    node: runs.Assessment
+    over_all: runs.Assessment | None = None
 
-    def of(self, scope: Scope) -> Assessment:
+    def of(self, scope: runs.Scope) -> runs.Assessment:
         """Of the nodes by themselves, or of all together; of one node both are the same."""
         return self.node if scope == "node" or self.over_all is None else self.over_all
 
@@ -69,7 +59,7 @@ class CheckupPlan:
     isolation: tests of some devices without the others. stand_in: device for the fallback, where it is not the first.
     """
 
-    runner: Runner
+    runner: runs.Runner
     machines: tuple[Machine, ...]
     contexts: tuple[NodeContext, ...]
     costly: tuple[str, ...]
@@ -82,8 +72,8 @@ class CheckupPlan:
     first: Configuration | None = None
     best: Configuration | None = None
     search: SearchResult = field(default_factory=SearchResult)
-    enough_gbs: dict[Scope, float] = field(default_factory=dict)
-    scope: Scope = "node"
+    enough_gbs: dict[runs.Scope, float] = field(default_factory=dict)
+    scope: runs.Scope = "node"
     fallback: int | None = None
     stand_in: int | None = None
     untested: str = ""
@@ -96,9 +86,9 @@ class CheckupPlan:
         """Test everything; where that fails or is slow, try what may help, and test everything with it."""
         # Bus bandwidth from which a large all-reduce is not slow, GB/s, where anything is known to compare with
         machine = self.machines[self.runner.nodes.identity.node]
-        own = expected_gbs(machine, self.runner.tested, self.runner.backend, self.before)
+        own = runs.expected_gbs(machine, self.runner.tested, self.runner.backend, self.before)
         told = self.runner.nodes.gather(own, tuple[float, float])
-        scopes: tuple[Scope, ...] = ("node", "all") if len(told) > 1 else ("node",)
+        scopes: tuple[runs.Scope, ...] = ("node", "all") if len(told) > 1 else ("node",)
         known = {scope: min(found) for scope, found in zip(scopes, zip(*told, strict=True), strict=False)}
         self.enough_gbs = {scope: gbs for scope, gbs in known.items() if gbs}
         self.first = self.best = first = self._everything(EnvironmentChange())
@@ -108,7 +98,7 @@ class CheckupPlan:
         if not (situation.broken or situation.slow or situation.costly):
             return
         self._isolate(first)
-        without = self.isolation.without(shared_by(self.isolation.bad_pairs))
+        without = self.isolation.without(runs.shared_by(self.isolation.bad_pairs))
         if not first.node.hopeless and not self.isolation.names_devices:
             attempt = self._attempt(situation)
             self.search = try_changes(situation, attempt, self.state.gbs, self.enough_gbs.get(self.scope))
@@ -123,7 +113,7 @@ class CheckupPlan:
             self._with_fewer(first, situation)
 
     def _isolate(self, first: Configuration) -> None:
-        """Looks for what is one device's own, where what failed does not tell or no setting can help."""
+        """Look for what is one device's own, where what failed does not show it or no setting can help."""
         state = first.node
         self.isolation.bad_pairs, self.isolation.named = state.bad_pairs, state.named
         if state.one_device and sum(self.runner.counts) > 1:
@@ -142,28 +132,28 @@ class CheckupPlan:
         self.search = SearchResult((*self.search.tried, *new), fewer.chosen)
         if fewer.chosen is not None:
             self.best = self._with(fewer.chosen)
-        elif not nodes_that_work(self.runner, first.trials) and (self.isolation.sound or not self.isolation.alone):
+        elif not runs.nodes_that_work(self.runner, first.trials) and (self.isolation.sound or not self.isolation.alone):
             self.fallback = sum(self.runner.counts)
             device = (self.isolation.sound or self.runner.tested)[0]
             self.stand_in = device if self.runner.gpus and device != self.runner.gpus[0] else None
 
-    def _pairs_that_fail(self, first: Configuration) -> tuple[Pair, ...]:
+    def _pairs_that_fail(self, first: Configuration) -> tuple[runs.Pair, ...]:
         """Those of a test by themselves, where none came to them."""
         tested = any(trial.name == "pairs" and trial.outcome != "not_evaluated" for trial in first.trials)
         return () if tested or "start" in first.node.failed else self.isolation.test_pairs()
 
     @property
-    def state(self) -> Assessment:
+    def state(self) -> runs.Assessment:
         """Where the trouble is, or would be: of the first configuration, in the scope that was treated."""
-        return self.first.of(self.scope) if self.first else Assessment()
+        return self.first.of(self.scope) if self.first else runs.Assessment()
 
     @property
     def before(self) -> Measured | None:
         """The large all-reduce of these same GPUs when this machine was last measured at its best."""
         rows = self.past.measured if self.past else ()
-        return large_all_reduce([row for row in rows if set(row.gpus) == set(self.runner.tested)])
+        return runs.large_all_reduce([row for row in rows if set(row.gpus) == set(self.runner.tested)])
 
-    def is_slow(self, configuration: Configuration | None, scope: Scope = "node") -> bool:
+    def is_slow(self, configuration: Configuration | None, scope: runs.Scope = "node") -> bool:
         """Whether a large all-reduce is far below what is known that it should give."""
         gbs = configuration.of(scope).gbs if configuration else None
         enough = self.enough_gbs.get(scope)
@@ -191,9 +181,9 @@ class CheckupPlan:
             return Configuration(change, trials, node)
         self.report(f"{reason('doctor', 'testing_together', nodes=len(counts))}{with_it}")
         together = self._run("all", replace(job, stages=QUICK_STAGES), logs and logs / "all")
-        return Configuration(change, trials + together, node, assess(together))
+        return Configuration(change, trials + together, node, runs.assess(together))
 
-    def _run(self, scope: Scope, job: Job, logs: Path | None = None) -> tuple[Trial, ...]:
+    def _run(self, scope: runs.Scope, job: Job, logs: Path | None = None) -> tuple[Trial, ...]:
         trials = self.runner.run(scope, job, logs)
         self._keep(trials)
         return trials
@@ -201,14 +191,16 @@ class CheckupPlan:
     def _keep(self, trials: tuple[Trial, ...]) -> None:
         self.trials += trials
 
-    def _node(self, trials: Sequence[Trial]) -> Assessment:
+    def _node(self, trials: Sequence[Trial]) -> runs.Assessment:
         """Of the nodes by themselves: what failed on any, and the slowest one's bandwidth."""
-        return assess_each(trials, self.runner.nodes.hosts, self.machines)
+        return runs.assess_each(trials, self.runner.nodes.hosts, self.machines)
 
     def _situation(self, first: Configuration) -> Situation:
         """Sets `scope` to where the trouble is: inside the nodes, else between them."""
         between = first.over_all is not None and not first.node.failed and not self.is_slow(first)
-        self.scope = "all" if between and not _inside_only(self.costly) else "node"
+        # Whether variables concern GPUs of one host only
+        inside_only = bool(self.costly) and all(re.search("P2P|SHM|NVLS", name) for name in self.costly)
+        self.scope = "all" if between and not inside_only else "node"
         merged: dict[str, str] = {}
         for one in reversed(self.contexts):
             merged |= one.environ
@@ -246,7 +238,7 @@ class CheckupPlan:
                 raise NoTime
             self.report(reason("doctor", "trying" if change.size else "measuring_again", change=words(change)))
             trials = self._run(self.scope, self._short(situation, change, left))
-            state = self._node(trials) if self.scope == "node" else assess(trials)
+            state = self._node(trials) if self.scope == "node" else runs.assess(trials)
             one = TriedChange(change, trials, state.gbs)
             works, tried = works or one.works, True
             return one
@@ -291,11 +283,6 @@ class CheckupPlan:
     def _with(self, chosen: TriedChange) -> Configuration:
         """Everything under the change that is to be used, where there is time for it."""
         if "CUDA_VISIBLE_DEVICES" in chosen.change.set or self._left() < FULL_S:
-            over_all = assess(chosen.trials) if self.scope == "all" else None
+            over_all = runs.assess(chosen.trials) if self.scope == "all" else None
             return Configuration(chosen.change, chosen.trials, self._node(chosen.trials), over_all)
         return self._everything(chosen.change)
-
-
-def _inside_only(names: Sequence[str]) -> bool:
-    """Whether variables concern GPUs of one host only."""
-    return bool(names) and all("P2P" in name or "SHM" in name or "NVLS" in name for name in names)

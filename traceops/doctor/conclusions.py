@@ -11,24 +11,12 @@ from traceops.core.claims import first_phrase, reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding, severity_of
 from traceops.core.rule import Verdict
+from traceops.doctor import runs
 from traceops.doctor.candidates import words
 from traceops.doctor.checkup_plan import CheckupPlan
 from traceops.doctor.isolate import names_of
 from traceops.doctor.job import FailureCause
 from traceops.doctor.model import BAD, Trial
-from traceops.doctor.runs import (
-    FAR_BELOW,
-    OF_ITS_PAST,
-    OF_SIBLINGS,
-    Scope,
-    assess,
-    large_all_reduce,
-    link_of,
-    nodes_that_work,
-    shared_by,
-    shared_text,
-    slow_pairs,
-)
 from traceops.doctor.try_changes import WORTH_IT, TriedChange
 from traceops.fabric.model import Machine, Measured, same_host
 from traceops.machine.look import Level, Look
@@ -52,7 +40,7 @@ def judge_measured(measured: Sequence[Measured], machines: Sequence[Machine], be
 def _judge_low(of_host: Sequence[tuple[Machine, list[Measured]]], before: Measured | None) -> Verdict:
     found, fine, unknown = [], [], []
     for machine, rows in of_host:
-        if (large := large_all_reduce(rows)) is None or len(large.gpus) < 2:
+        if (large := runs.large_all_reduce(rows)) is None or len(large.gpus) < 2:
             continue
         if not (expected := _expected(large, machine, before)):
             unknown.append(reason("doctor", "host_gives", host=machine.host or "it", gbs=large.busbw_gbs))
@@ -81,10 +69,10 @@ class _Reference(Struct, frozen=True):
 def _expected(large: Measured, machine: Machine, before: Measured | None) -> list[_Reference]:
     """References that are known."""
     expected = []
-    if (link := link_of(machine, large.gpus) if large.backend == "nccl" else None) is not None:
-        expected.append(_Reference("link", link.busbw_gbs, 100 * FAR_BELOW, link.link))
+    if (link := runs.link_of(machine, large.gpus) if large.backend == "nccl" else None) is not None:
+        expected.append(_Reference("link", link.busbw_gbs, 100 * runs.FAR_BELOW, link.link))
     if before is not None and before.backend == large.backend and same_host(before.host, large.host):
-        expected.append(_Reference("before", before.busbw_gbs, 100 * OF_ITS_PAST))
+        expected.append(_Reference("before", before.busbw_gbs, 100 * runs.OF_ITS_PAST))
     return expected
 
 
@@ -117,7 +105,7 @@ def _judge_pairs(of_host: Sequence[tuple[Machine, list[Measured]]]) -> Verdict:
     for machine, rows in of_host:
         pairs = [row for row in rows if row.op == "send_recv" and len(row.gpus) == 2]
         pairs_seen = max(pairs_seen, len({frozenset(row.gpus) for row in pairs}))
-        if not (slow := slow_pairs(rows, machine)):
+        if not (slow := runs.slow_pairs(rows, machine)):
             continue
         gbs = {pair: min(row.busbw_gbs for row in pairs if set(row.gpus) == set(pair)) for pair in slow}
         worst = min(gbs, key=lambda pair: gbs[pair])
@@ -125,9 +113,9 @@ def _judge_pairs(of_host: Sequence[tuple[Machine, list[Measured]]]) -> Verdict:
             slow=len(slow),
             all=len({frozenset(row.gpus) for row in pairs}),
             host=machine.host,
-            bound=100 * OF_SIBLINGS,
+            bound=100 * runs.OF_SIBLINGS,
             pairs=tuple(f"{one}–{other} {gbs[one, other]:.3g}" for one, other in sorted(slow)[:8]),
-            shared=shared_text(shared_by(slow)) or None,
+            shared=runs.shared_text(runs.shared_by(slow)) or None,
         )
         evidence = [
             Evidence(Fact.PAIR, round(gbs[worst], 2), "GB/s", subject=f"GPU{worst[0]} and GPU{worst[1]}"),
@@ -258,14 +246,14 @@ def _pairs(plan: CheckupPlan) -> list[Look]:
     if len(plan.runner.counts) == 1:
         each = [(plan.runner.nodes.hosts[0], plan.isolation.bad_pairs)]
     else:
-        each = [(host, assess(own).bad_pairs) for host, own in _of_each_host(plan, plan.first.trials)]
+        each = [(host, runs.assess(own).bad_pairs) for host, own in _of_each_host(plan, plan.first.trials)]
     looks = []
     for host, bad in each:
         if bad:
-            culprits, shown = shared_by(bad), ", ".join(f"{one}–{other}" for one, other in sorted(bad)[:8])
+            culprits, shown = runs.shared_by(bad), ", ".join(f"{one}–{other}" for one, other in sorted(bad)[:8])
             if len(bad) > 8:
                 shown += f" and {len(bad) - 8} more"
-            facts: dict[str, Any] = {"pairs": shown, "shared": shared_text(culprits), "left_out": _left_out(plan)}
+            facts: dict[str, Any] = {"pairs": shown, "shared": runs.shared_text(culprits), "left_out": _left_out(plan)}
             numbers = {"pairs": [list(pair) for pair in bad], "gpus": list(culprits)}
             looks.append(looked(host, "tests", "pairs", numbers, **facts))
     return looks
@@ -274,7 +262,7 @@ def _pairs(plan: CheckupPlan) -> list[Look]:
 def _nodes(plan: CheckupPlan) -> list[Look]:
     """Of several nodes that do not work together, those on which the GPUs do."""
     assert plan.first is not None
-    hosts, works = plan.runner.nodes.hosts, nodes_that_work(plan.runner, plan.first.trials)
+    hosts, works = plan.runner.nodes.hosts, runs.nodes_that_work(plan.runner, plan.first.trials)
     if len(hosts) == 1 or not works or plan.search.chosen is not None or not plan.state.failed:
         return []
     devices = "GPUs" if plan.runner.backend == "nccl" else "ranks"
@@ -284,7 +272,7 @@ def _nodes(plan: CheckupPlan) -> list[Look]:
 def _slow(plan: CheckupPlan) -> list[Look]:
     """Slow also in the best configuration that was found."""
     looks = []
-    keys: dict[Scope, str] = {"node": "slow_node", "all": "slow_all"}
+    keys: dict[runs.Scope, str] = {"node": "slow_node", "all": "slow_all"}
     for scope, key in keys.items():
         if plan.best is not None and plan.is_slow(plan.best, scope):
             gbs = plan.best.of(scope).gbs

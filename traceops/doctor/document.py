@@ -18,8 +18,8 @@ from traceops.core.findings import Check, Evidence, Finding
 from traceops.core.rule import Verdict
 from traceops.doctor.model import BAD, Checkup, EnvironmentChange, Remedy, Trial
 from traceops.fabric.json_types import BenchmarkJson, MachineJson, NcclJson
-from traceops.fabric.measured import InspectorSpeed
 from traceops.fabric.model import Gpu, Machine, Measured, Path, Reference
+from traceops.fabric.nccl import InspectorSpeed
 from traceops.fabric.to_json import MOST_ROWS, benchmark_json, machine_json, nccl_json, reference_json
 from traceops.machine.look import Look
 from traceops.rules.machine.judge import TEST_FAILED, FailedTest

@@ -8,9 +8,8 @@ from msgspec import Struct, field
 
 from traceops.core.findings import Check, Finding
 from traceops.doctor.job import FailureCause
-from traceops.fabric.measured import Benchmark, Inspector
 from traceops.fabric.model import Machine, Measured, Reference
-from traceops.fabric.nccl import NcclLog
+from traceops.fabric.nccl import Benchmark, Inspector, NcclLog
 from traceops.machine.look import Look
 
 Outcome = Literal["ok", "wrong", "failed", "hung", "not_evaluated"]

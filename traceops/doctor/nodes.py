@@ -118,11 +118,6 @@ def _by_pod(environ: Mapping[str, str], port: int | None) -> NodeIdentity:
     return NodeIdentity(node, int(nodes), environ["PET_MASTER_ADDR"], chosen or DEFAULT_PORT)
 
 
-def nodes_of_job(environ: Mapping[str, str]) -> int:
-    """Nodes of the Slurm job around this process, 1 where there is none."""
-    return count_told(environ, "SLURM_JOB_NUM_NODES")
-
-
 def count_told(environ: Mapping[str, str], name: str) -> int:
     """A number of nodes or tasks in a variable of Slurm's, 1 where it tells none."""
     text = environ.get(name, "1")

@@ -192,7 +192,8 @@ def _trial(
     if ended.how != "done":
         outcome: Outcome = ended.how
         why = _hung if ended.how == "hung" else _failed
-        message = "; ".join([why(job, ranks, stage), *(_undead(job, child) for child in undead)])
+        dead = [reason("doctor", "undead", pid=one.process.pid, who=_who(job, [one.rank])) for one in undead]
+        message = "; ".join([why(job, ranks, stage), *dead])
         said = (*_said(ranks, stage), *workers.nccl_warnings())
     elif wrong := [(child, found["text"]) for child in ranks for found in child.reports.of(stage, "wrong")]:
         on = _who(job, [child.rank for child, _ in wrong])
@@ -272,13 +273,6 @@ def _how_it_ended(child: WorkerProcess) -> str:
     else:
         how = reason("doctor", "ended", code=str(child.exit))
     return f"{how} at: {child.at}" if child.at else how
-
-
-def _undead(job: Job, child: WorkerProcess) -> str:
-    return (
-        f"process {child.process.pid} of {_who(job, [child.rank])} did not die when it was killed: it is inside a "
-        "call of the kernel's or the driver's"
-    )
 
 
 def _said(ranks: Sequence[WorkerProcess], stage: str) -> list[str]:

@@ -9,9 +9,8 @@ from msgspec import Struct
 from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Evidence, Severity
 from traceops.core.words import STEP, StepWords
-from traceops.fabric.measured import Benchmark, Inspector
 from traceops.fabric.model import Machine, Measured, Quote, Reference
-from traceops.fabric.nccl import GraphBandwidth, NcclLog
+from traceops.fabric.nccl import Benchmark, GraphBandwidth, Inspector, NcclLog
 
 
 class Fabric(Struct, frozen=True):

@@ -8,9 +8,8 @@ import msgspec
 from msgspec import Meta
 
 from traceops.core.documents import FileProblem
-from traceops.fabric.measured import BenchmarkSize, InspectorSpeed
 from traceops.fabric.model import Nic, PathKind, Pcie, Quote, Reference
-from traceops.fabric.nccl import GraphBandwidth, NcclSetting, TunerChoice
+from traceops.fabric.nccl import BenchmarkSize, GraphBandwidth, InspectorSpeed, NcclSetting, TunerChoice
 
 Count = Annotated[int, Meta(ge=0)]
 
@@ -73,7 +72,7 @@ class CommunicatorJson(msgspec.Struct, frozen=True, kw_only=True):
     channels: ChannelsJson = ChannelsJson()
 
 
-class ConnectionJson(msgspec.Struct, frozen=True, kw_only=True):
+class ConnectionJson(msgspec.Struct, frozen=True):
     """Connections of the same kind. Hosts are null where not known, or where there are too many pairs of hosts to
     list. quote: of the first."""
 

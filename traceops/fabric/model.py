@@ -94,6 +94,11 @@ class Gpu(Struct, frozen=True):
     def label(self) -> str:
         return f"GPU{self.index}"
 
+    @property
+    def plain_name(self) -> str:
+        """In lower case and without the maker, which some sources say; empty without a name."""
+        return " ".join((self.name or "").lower().split()).removeprefix("nvidia ")
+
 
 class Nic(Struct, frozen=True):
     """A network device. label: what the matrix calls it (``NIC0``). name: the device (``mlx5_0``, ``eth0``). kind: as

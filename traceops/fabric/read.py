@@ -13,10 +13,9 @@ from traceops.core.claims import reason
 from traceops.core.errors import FileError, InputError, problem_of
 from traceops.core.files import open_regular
 from traceops.fabric.fabric import Fabric
-from traceops.fabric.measured import Benchmark
 from traceops.fabric.model import Gpu, Machine, Nic, Pcie, Reference, normal_bus_id, same_host, short_host, with_numa
 from traceops.fabric.model import Path as DevicePath
-from traceops.fabric.nccl import GraphBandwidth, NcclLog
+from traceops.fabric.nccl import Benchmark, GraphBandwidth, NcclLog
 from traceops.fabric.readers.measured import holds_nccl_tests, is_inspector, read_inspector, read_nccl_tests
 from traceops.fabric.readers.nccl_lines import holds_nccl_lines
 from traceops.fabric.readers.nccl_log import read_nccl_log
@@ -35,13 +34,9 @@ from traceops.traces.text_lines import is_dressed, text_head
 _BEGIN, _END = "topo.", ".txt"
 
 
-def with_bus_ids(machines: Sequence[Machine], log: NcclLog | None) -> list[Machine]:
-    """Those with the host of the file's name, and with the bus ids that NCCL's log has of their rows. A matrix from
-    elsewhere may be of the whole host, where a job sees a part of it; this one is of what its ranks saw."""
-    return [_named(machine, log) for machine in machines]
-
-
 def _named(machine: Machine, log: NcclLog | None) -> Machine:
+    """The machine with the host of the file's name, and with the bus ids that NCCL's log has of its rows. A matrix from
+    elsewhere may be of the whole host, where a job sees a part of it; this one is of what its ranks saw."""
     if (host := _host_of_run(machine)) is None or any(gpu.bus_id for gpu in machine.gpus):
         return machine
     told = {
@@ -108,11 +103,8 @@ def _is_same_host(known: Machine, other: Machine, hosts: int) -> bool:
 
 
 def _differ(a: Gpu, b: Gpu) -> bool:
-    return bool(
-        (a.name and b.name and _name(a) != _name(b))
-        or (a.uuid and b.uuid and a.uuid != b.uuid)
-        or (a.numa is not None and b.numa is not None and a.numa != b.numa)
-    )
+    pairs = ((a.plain_name or None, b.plain_name or None), (a.uuid or None, b.uuid or None), (a.numa, b.numa))
+    return any(None not in pair and pair[0] != pair[1] for pair in pairs)
 
 
 def _agree(one: Machine, other: Machine) -> bool:
@@ -140,10 +132,6 @@ def _bus_ids(machine: Machine) -> list[str]:
     """In the order of the GPUs' indices."""
     gpus = sorted(machine.gpus, key=lambda gpu: gpu.index)
     return [bus for gpu in gpus if (bus := normal_bus_id(gpu.bus_id))]
-
-
-def _name(gpu: Gpu) -> str:
-    return " ".join((gpu.name or "").lower().split()).removeprefix("nvidia ")
 
 
 def _same(
@@ -182,8 +170,8 @@ def _joined(one: Machine, other: Machine) -> Machine:
             gpus[labels[gpu.label]] = replace(gpu, index=index)
     for nic in other.nics:
         if nic.label not in labels:
-            labels[nic.label] = _free_label(nic.label, nics)
-            nics[labels[nic.label]] = replace(nic, label=labels[nic.label])
+            labels[nic.label] = free = _free_label(nic.label, nics)
+            nics[free] = replace(nic, label=free)
     paths = dict(one.paths)
     for (start, end), path in other.paths.items():
         pair = labels.get(start, start), labels.get(end, end)
@@ -200,9 +188,8 @@ def _joined(one: Machine, other: Machine) -> Machine:
 
 
 def _free_label(label: str, taken: dict[str, Nic]) -> str:
-    if label not in taken:
-        return label
-    return next(free for number in range(len(taken) + 1) if (free := f"NIC{number}") not in taken)
+    names = (label, *(f"NIC{number}" for number in range(len(taken) + 1)))
+    return next(name for name in names if name not in taken)
 
 
 def _better(known: DevicePath, path: DevicePath) -> DevicePath:
@@ -264,15 +251,15 @@ def read_fabric(files: Iterable[Path], named: Sequence[Path]) -> Fabric:
                 "no lines of NCCL Inspector and nothing of traceops doctor",
             )
     log = read_nccl_log(found.logs) if found.logs else None
-    machines = [*with_bus_ids(found.machines, log), *(log.machines if log is not None else ())]
+    machines = [_named(machine, log) for machine in found.machines]
+    machines += log.machines if log is not None else ()
     if log is not None and log.connections_left_out:
         problem = reason("fabric", "connections_left_out", count=log.connections_left_out)
         found.problems.append((log.files[0], problem))
     inspector = read_inspector(found.inspector, found.problems) if found.inspector else None
     references, problems = tuple(found.references), tuple(found.problems)
-    return Fabric(
-        merge_machines(machines), log, references, problems, tuple(found.graphs), tuple(found.benchmarks), inspector
-    )  # fmt: skip
+    graphs, benchmarks = tuple(found.graphs), tuple(found.benchmarks)
+    return Fabric(merge_machines(machines), log, references, problems, graphs, benchmarks, inspector)
 
 
 def _begin(path: Path) -> bytes:

@@ -13,7 +13,7 @@ from pathlib import Path as FilePath
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.core import files
@@ -33,28 +33,19 @@ def fingerprint(machine: Machine) -> str:
     where GPU indices begin. What a source does not tell is part of it: ask for that of all sources joined.
     """
     gpus = sorted(machine.gpus, key=lambda gpu: gpu.index)
+    paths = [machine.path(one.label, other.label) for one, other in combinations(gpus, 2)]
     nics = sorted(
         ((nic.name or nic.label).lower(), nic.up is False)
         for nic in machine.nics
         if is_rdma(nic) or nic.kind == "other"
     )
     told = {
-        "gpus": [_name(gpu) for gpu in gpus],
-        "paths": [_path(machine.path(one.label, other.label)) for one, other in combinations(gpus, 2)],
+        "gpus": [gpu.name and gpu.plain_name for gpu in gpus],
+        "paths": [None if path is None else (_PCIE_LIKE.get(path.kind, path.kind), path.count) for path in paths],
         "nics": nics,
     }
     text = json.dumps(told, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
-
-
-def _name(gpu: Gpu) -> str | None:
-    if gpu.name is None:
-        return None
-    return " ".join(gpu.name.lower().split()).removeprefix("nvidia ")
-
-
-def _path(path: Path | None) -> tuple[str, int | None] | None:
-    return None if path is None else (_PCIE_LIKE.get(path.kind, path.kind), path.count)
 
 
 SCHEMA_VERSION = 1
@@ -63,14 +54,8 @@ _MOST_GBS = 1e5  # no link gives that
 _LARGEST_BYTES = 8_000_000  # of a file that could be one of ours
 
 
-class _ReferenceFile(Struct, frozen=True):
-    host: str
-    topology: str
-    measured_at: float
-    measured: tuple[Measured, ...]
+class _ReferenceFile(Reference, frozen=True):
     schema_version: int = SCHEMA_VERSION
-    gpu: str | None = None
-    settings: dict[str, str] = field(default_factory=dict)
 
 
 def make_reference(
@@ -106,16 +91,16 @@ def save_reference(reference: Reference) -> FilePath | None:
     return path
 
 
-def _kept(found: Any, path: str | FilePath) -> Reference:
-    if not isinstance(found, dict) or "measured" not in found or "topology" not in found:
-        raise FileError(path, "is no reference as traceops doctor writes it")
-    return _reference(found, str(path))
-
-
 def references_in(path: str | FilePath) -> tuple[Reference, ...]:
     """The references in a doctor.json or a file of `save_reference`; none in JSON of another kind. Raises InputError,
     which names the file, where it cannot be read or what it holds is damaged."""
-    found = _content(FilePath(path))
+    try:
+        data = files.read_regular(FilePath(path), _LARGEST_BYTES)
+    except files.TooLargeError as error:
+        raise FileError(path, "is too large for a reference; traceops doctor writes one") from error
+    except OSError as error:
+        raise FileError(path, f"cannot be read ({error.strerror}); traceops doctor writes one") from error
+    found = _decoded(data, FilePath(path))
     if not isinstance(found, dict):
         return ()
     several = found.get("references")
@@ -136,7 +121,7 @@ def references_here() -> tuple[Reference, ...]:
     for path in paths:
         try:
             with files.open_own(path, folder) as file:
-                found.append(_kept(_decoded(file.read(_LARGEST_BYTES), path), path))
+                found.append(_reference(_decoded(file.read(_LARGEST_BYTES), path), str(path)))
         except (OSError, InputError):
             continue
     return tuple(found)
@@ -160,16 +145,6 @@ def _what(row: Measured) -> tuple[str, str, tuple[int, ...], int]:
     return row.backend, row.op, row.gpus, row.bytes
 
 
-def _content(path: FilePath) -> Any:
-    try:
-        data = files.read_regular(path, _LARGEST_BYTES)
-    except files.TooLargeError as error:
-        raise FileError(path, "is too large for a reference; traceops doctor writes one") from error
-    except OSError as error:
-        raise FileError(path, f"cannot be read ({error.strerror}); traceops doctor writes one") from error
-    return _decoded(data, path)
-
-
 def _decoded(data: bytes, path: FilePath) -> Any:
     try:
         return msgspec.json.decode(data)
@@ -179,7 +154,7 @@ def _decoded(data: bytes, path: FilePath) -> Any:
 
 def _reference(content: Any, path: str) -> Reference:
     try:
-        found = msgspec.convert(content, _ReferenceFile)
+        found = msgspec.convert({"gpu": None, **content} if isinstance(content, dict) else content, _ReferenceFile)
     except msgspec.ValidationError as error:
         raise FileError(path, f"is no reference as traceops doctor writes it: {error}") from error
     if found.schema_version != SCHEMA_VERSION:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from msgspec import convert
 from msgspec.structs import asdict, replace
@@ -15,22 +15,15 @@ from msgspec.structs import asdict, replace
 from traceops.core.documents import file_problems
 from traceops.fabric import json_types
 from traceops.fabric.fabric import Fabric
-from traceops.fabric.measured import Benchmark
-from traceops.fabric.model import Gpu, Machine, Path, Quote, Reference
-from traceops.fabric.nccl import Communicator, NcclLog, Network
+from traceops.fabric.model import Machine, Quote, Reference
+from traceops.fabric.nccl import Benchmark, Communicator, NcclLog, Network
 from traceops.fabric.talks import is_inside, names_are_of_several
 
 MOST_CONNECTIONS = 200  # a job of 1,024 ranks has 100,000 and more
 
 
-class _Kind(NamedTuple):
-    from_host: str | None
-    to_host: str | None
-    within_host: bool | None
-    transport: str
-    detail: str
-    gdr: bool
-    device: int | None
+# The first fields of a ConnectionJson, by which connections are alike.
+_Kind = tuple[str | None, str | None, bool | None, str, str, bool, int | None]
 
 
 def alike_machines(machines: Iterable[Machine]) -> list[tuple[Machine, tuple[str, ...]]]:
@@ -70,12 +63,12 @@ def _counted(communicators: Sequence[Communicator], *, by_host: bool) -> list[js
             places = communicator.places.get(one.source), communicator.places.get(one.destination)
             within = is_inside(*places, one, of_several)
             device = None if one.of_receiver else one.device  # the sender's, as the hosts' order has it
-            kind = _Kind(*ends, within, one.transport, one.detail, one.gdr, device)
+            kind = (*ends, within, one.transport, one.detail, one.gdr, device)
             count[kind] += 1
             channels[kind] += one.channels
             first.setdefault(kind, one.quote)
     return [
-        json_types.ConnectionJson(**kind._asdict(), count=pairs, channels=channels[kind], quote=first[kind])
+        json_types.ConnectionJson(*kind, count=pairs, channels=channels[kind], quote=first[kind])
         for kind, pairs in count.most_common()
     ]
 
@@ -92,7 +85,10 @@ def fabric_json(fabric: Fabric) -> json_types.FabricJson:
     """What report.json says of a run's fabric."""
     machines = alike_machines(fabric.machines)
     return json_types.FabricJson(
-        machines=tuple(_machine_of_run(machine, alike[:MOST_HOSTS]) for machine, alike in machines[:MOST_MACHINES]),
+        machines=tuple(
+            json_types.MachineOfRunJson(**asdict(machine_json(machine)), alike=alike[:MOST_HOSTS])
+            for machine, alike in machines[:MOST_MACHINES]
+        ),
         machines_left_out=sum(1 + len(alike) for _, alike in machines[MOST_MACHINES:]),
         nccl=None if fabric.log is None else nccl_json(fabric.log),
         graphs=fabric.graphs[:MOST_ROWS],
@@ -120,9 +116,12 @@ def machine_json(machine: Machine) -> json_types.MachineJson:
     """One machine: its devices, and its paths as a list. Serial numbers stay out."""
     return json_types.MachineJson(
         host=machine.host,
-        gpus=tuple(map(_gpu, machine.gpus)),
+        gpus=tuple(convert(gpu, json_types.GpuJson, from_attributes=True) for gpu in machine.gpus),
         nics=machine.nics,
-        paths=_paths(machine),
+        paths=tuple(
+            json_types.PathJson(devices, path.kind, path.count, path.gbs, path.back_share)
+            for devices, path in machine.paths.items()
+        ),
         sources=machine.sources,
     )
 
@@ -150,31 +149,15 @@ def nccl_json(log: NcclLog) -> json_types.NcclJson:
     )
 
 
-def _machine_of_run(machine: Machine, alike: tuple[str, ...]) -> json_types.MachineOfRunJson:
-    return json_types.MachineOfRunJson(**asdict(machine_json(machine)), alike=alike)
-
-
-def _gpu(gpu: Gpu) -> json_types.GpuJson:
-    return convert(gpu, json_types.GpuJson, from_attributes=True)
-
-
-def _paths(machine: Machine) -> tuple[json_types.PathJson, ...]:
-    def joined(devices: tuple[str, str], path: Path) -> json_types.PathJson:
-        return json_types.PathJson(devices, path.kind, path.count, path.gbs, path.back_share)
-
-    return tuple(joined(devices, path) for devices, path in machine.paths.items())
-
-
 def _communicator(communicator: Communicator) -> json_types.CommunicatorJson:
     hosts = {place.host for place in communicator.places.values() if place.host is not None}
+    channels = communicator.coll_channels, communicator.nvls_channels, communicator.p2p_channels
     return json_types.CommunicatorJson(
         id=communicator.id,
         size=communicator.size,
         hosts=len(hosts) or None,
         graphs=communicator.graphs,
-        channels=json_types.ChannelsJson(
-            communicator.coll_channels, communicator.nvls_channels, communicator.p2p_channels
-        ),
+        channels=json_types.ChannelsJson(*channels),
     )
 
 

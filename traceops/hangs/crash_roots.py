@@ -49,7 +49,9 @@ def with_crashes(roots: Sequence[Root], crashes: Sequence[Crash], stuck: Sequenc
         return [_perhaps_of(waits_in, crashes[0], _UNKNOWN_RANK, proof=())]
     alone = len(roots) == len(crashes) == 1  # an error that names no rank is that of the one that died
     explained = [_explained(root, crashes, alone) for root in _first_to_die(roots, crashes[0])]
-    if all(_by_exception(root) for root in explained) and crashes[0].alone and crashes[0].ranks:
+    # All ended as Python ends after an exception, of which nothing is known: the one that is known may be the same.
+    unknown = (root.rule == DIED and root.crash is None and ("exit code", "1") in root.evidence for root in explained)
+    if crashes[0].alone and crashes[0].ranks and all(unknown):
         return [crash_root(crashes[0]), *(replace(root, confidence="medium") for root in explained)]
     return explained
 
@@ -61,11 +63,6 @@ def with_outlived(root: Root, log: Sequence[LogEvent]) -> Root:
     before = [one for one in log if one.kind == "outlived" and (one.rank is None or one.rank in root.ranks)]
     proof = [(f"{one.path}:{one.line}", _WORDS["outlived"].format(text=one.text[:_MOST_TEXT])) for one in before]
     return replace(root, evidence=(*root.evidence, *proof[-_MOST_OUTLIVED:]))
-
-
-def _by_exception(root: Root) -> bool:
-    """Whether a rank ended as Python ends after an exception, of which nothing is known: another's may be the same."""
-    return root.rule == DIED and root.crash is None and ("exit code", "1") in root.evidence
 
 
 def _first_to_die(roots: Sequence[Root], first: Crash) -> Sequence[Root]:

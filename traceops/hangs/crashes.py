@@ -148,7 +148,8 @@ class MemoryMessage(Struct, frozen=True):
             return None
         pieces, left = self.unallocated, self.left or 0
         if pieces >= self.asked or (pieces + left >= self.asked and pieces > left):
-            return "fragmented" if pieces >= BOUNDS.pieces * self._may_have else "full"
+            may_have = min(self.total or 0, self.allowed or self.total or 0)
+            return "fragmented" if pieces >= BOUNDS.pieces * may_have else "full"
         return "too_large" if pieces + left < self.asked else None
 
     @property
@@ -160,10 +161,6 @@ class MemoryMessage(Struct, frozen=True):
     def _of_torch(self) -> int:
         return (self.allocated or 0) + (self.unallocated or 0)
 
-    @property
-    def _may_have(self) -> int:
-        return min(self.total or 0, self.allowed or self.total or 0)
-
     def _decides(self, held: int) -> bool:
         """Whether much is held elsewhere, and would have been enough."""
         if self.total is None or self.free is None or self.asked is None or self.left != self.free:
@@ -173,18 +170,14 @@ class MemoryMessage(Struct, frozen=True):
 
 def memory_message(text: str) -> MemoryMessage:
     """The numbers that a message tells."""
-    found = {name: _size(patterns, text) for name, patterns in _PATTERNS.items()}
+    found: dict[str, int | None] = {}
+    for name, patterns in _PATTERNS.items():
+        size = next(filter(None, (re.search(pattern, text) for pattern in patterns)), None)
+        found[name] = None if size is None else round(float(size[1]) * _UNITS[size[2]])
     reserved = found.pop("reserved")
     if found["unallocated"] is None and reserved is not None and found["allocated"] is not None:
         found["unallocated"] = max(reserved - found["allocated"], 0)  # torch 1.4 to 2.0 tells the sum
     return MemoryMessage(**found)
-
-
-def _size(patterns: tuple[str, ...], text: str) -> int | None:
-    for size in patterns:
-        if (match := re.search(size, text)) is not None:
-            return round(float(match[1]) * _UNITS[match[2]])
-    return None
 
 
 # What stands before the kernel's words: a time, a tag, a key of JSON.
@@ -260,7 +253,8 @@ def crash_kind(text: str, *, raised: bool = True) -> CrashKind | None:
     """What a message is a case of; None where it is no known crash. raised: it is the end of a traceback."""
     for wording in _perhaps_in(text):
         if wording.is_in(text):
-            return "store_reused" if wording.kind == "rendezvous" and _too_many(text) else wording.kind
+            counts = _WORKERS.search(text) if wording.kind == "rendezvous" else None
+            return wording.kind if counts is None or int(counts[2]) <= int(counts[1]) else "store_reused"
     if not raised:
         return None
     if says_not_finite(text):
@@ -274,11 +268,6 @@ def ib_status_text(text: str) -> str | None:
     told = _IB_STATUS.search(text)
     meaning = None if told is None else TABLE.ib_status.get(int(told[1]))
     return None if told is None or meaning is None else f"status {told[1]}: {meaning}"
-
-
-def _too_many(text: str) -> bool:
-    counts = _WORKERS.search(text)
-    return counts is not None and int(counts[2]) > int(counts[1])
 
 
 def only_said(text: str, words: str) -> bool:
@@ -377,7 +366,11 @@ def find_crashes(log: Sequence[LogEvent], *, late: bool = False) -> list[Crash]:
     by_kind: defaultdict[CrashKind, list[LogEvent]] = defaultdict(list)
     for kind, event in own.values():
         by_kind[kind].append(event)
-    crashes = _by_hardware([_crash(kind, events) for kind, events in by_kind.items()])
+    crashes = []
+    for kind, events in by_kind.items():
+        ranks = tuple(sorted({event.rank for event in events if event.rank is not None}))
+        crashes.append(Crash(kind, ranks, _most_telling(events), events=tuple(events)))
+    crashes = _by_hardware(crashes)
     crashes.sort(key=lambda crash: crash.kind == "exception")
     one_file = len({crash.event.path for crash in crashes}) == 1
     if one_file:
@@ -393,11 +386,6 @@ def _by_hardware(crashes: list[Crash]) -> list[Crash]:
         return crashes
     told = Crash("gpu_hardware", seen[0].ranks, said.event)
     return [told, *(crash for crash in crashes if crash not in (said, seen[0]))]
-
-
-def _crash(kind: CrashKind, events: Sequence[LogEvent]) -> Crash:
-    ranks = tuple(sorted({event.rank for event in events if event.rank is not None}))
-    return Crash(kind, ranks, _most_telling(events), events=tuple(events))
 
 
 def _most_telling(events: Sequence[LogEvent]) -> LogEvent:
@@ -431,19 +419,11 @@ def by_machine(event: LogEvent, kind: CrashKind) -> bool:
     return event.rank is None and kind in OF_MACHINE and any(words in event.text for words in _BY_MACHINE)
 
 
-def _reads_weights(frame: Frame) -> bool:
-    return frame.file.endswith("torch/serialization.py") and "load" in frame.function
-
-
 def _lost_its_parent(event: LogEvent) -> bool:
     """Whether it is what multiprocessing's child says of its parent's end."""
-    where = event.frames[0] if event.frames else None
-    return (
-        where is not None
-        and where.function == "_main"
-        and where.file.endswith("multiprocessing/spawn.py")
-        and event.text.startswith(_HALF_HANDED_OVER)
-    )
+    if not event.frames or not event.text.startswith(_HALF_HANDED_OVER):
+        return False
+    return event.frames[0].function == "_main" and event.frames[0].file.endswith("multiprocessing/spawn.py")
 
 
 def kind_of_only_error(event: LogEvent) -> CrashKind | None:
@@ -464,8 +444,9 @@ def kind_of(event: LogEvent, *, by_watchdog: bool = False) -> CrashKind | None:
     kind = crash_kind(text or event.text, raised=event.kind == "error")
     if not text and kind not in ANYWAY and any(words in event.text for words in _ECHOES):
         return None
-    if kind == "exception" and event.text.startswith(_NO_WHOLE_FILE) and any(map(_reads_weights, event.frames[:6])):
-        return "broken_file"
+    if kind == "exception" and event.text.startswith(_NO_WHOLE_FILE):
+        loads = (frame.file for frame in event.frames[:6] if "load" in frame.function)
+        return "broken_file" if any(file.endswith("torch/serialization.py") for file in loads) else kind
     if kind is None and event.kind == "memory":
         return "host_memory"
     return kind

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from traceops.fabric.fabric import Fabric
 from traceops.traces.run_manifest import MOST_RANKS
@@ -29,6 +30,11 @@ class Frame(Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.function} ({self.file}{'' if self.line is None else f':{self.line}'})"
+
+    @property
+    def place(self) -> str:
+        """'step (train.py:128)': the file without its folder."""
+        return str(replace(self, file=self.file.replace("\\", "/").rpartition("/")[2]))
 
 
 class Operation(msgspec.Struct, frozen=True, gc=False):  # made by the million: a dataclass takes seven times as long

@@ -7,7 +7,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePath
 
 from traceops.core.rank_text import who
 from traceops.hangs.evidence import Frame, GroupStatus, HangEvidence, Operation, RankRecord
@@ -135,7 +134,8 @@ def _groups(
     """This rank's name of each group -> the group; `known` are those met so far, and grows."""
     named: dict[str, ProcessGroup] = {}
     alike: dict[tuple[tuple[int, ...] | None, str], int] = defaultdict(int)
-    for name in sorted(record.groups, key=_creation_order):
+    # Torch numbers groups; other names have no order but their own.
+    for name in sorted(record.groups, key=lambda name: (int(name) if name.isdecimal() else 1 << 62, name)):
         group = record.groups[name]
         ranks = group.ranks or (world if group.is_of_all else None)
         # Who is in it is a guess from a log: the guess is no name for it.
@@ -146,11 +146,6 @@ def _groups(
         key = (ranks, description, number)
         named[name] = known.setdefault(key, ProcessGroup(len(known), *key))
     return named
-
-
-def _creation_order(name: str) -> tuple[int, str]:
-    """Torch numbers groups; other names have no order but their own."""
-    return (int(name), "") if name.isdecimal() else (1 << 62, name)
 
 
 def _position(
@@ -288,11 +283,7 @@ def message_bytes(op: Operation) -> int | None:
 
 def code_place(frames: Sequence[Frame]) -> str | None:
     """The innermost frame outside torch and the standard library, as 'step (train.py:128)'."""
-    own = next((frame for frame in frames if not any(part in frame.file for part in _LIBRARIES)), None)
-    if own is None:
-        return None
-    line = "" if own.line is None else f":{own.line}"
-    return f"{own.function} ({PurePath(own.file).name}{line})"
+    return next((frame.place for frame in frames if not any(part in frame.file for part in _LIBRARIES)), None)
 
 
 def _elements(sizes: tuple[tuple[int, ...], ...] | None) -> tuple[int, ...] | None:

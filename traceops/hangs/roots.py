@@ -287,15 +287,12 @@ def _usual_call(group: ProcessGroup, sequence: int, position: RankPosition) -> t
     while (call := position.calls.get((group, sequence - 1 - len(before)))) is not None:
         before.append(signature(call.op))
     # The step is the period that holds longest: a run of equal buckets repeats too, but not for long.
-    repeats = {period: _repeats(before, period) for period in range(1, len(before) // 2 + 1)}
+    repeats = {}  # how many of the latest calls equal the one a period earlier
+    for period in range(1, len(before) // 2 + 1):
+        pairs = enumerate(zip(before, before[period:], strict=False))
+        repeats[period] = next((i for i, (late, early) in pairs if late != early), len(before) - period)
     best = max(repeats, key=lambda period: (repeats[period], -period), default=0)
     return before[best - 1] if best and repeats[best] >= best else None
-
-
-def _repeats(before: Sequence[tuple[object, ...]], period: int) -> int:
-    """How many of the latest calls equal the one a period earlier."""
-    pairs = zip(before, before[period:], strict=False)
-    return next((i for i, (late, early) in enumerate(pairs) if late != early), len(before) - period)
 
 
 def _where_most_are(largest: list[int], sides: Sequence[Sequence[Call]], steps: Mapping[int, int]) -> list[int]:

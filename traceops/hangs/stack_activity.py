@@ -137,16 +137,9 @@ def _telling(frames: Sequence[Frame]) -> Frame:
 
 def _package_frame(frames: Sequence[Frame]) -> Frame | None:
     """The innermost frame of an installed package other than torch."""
-    return next(
-        (
-            frame
-            for frame in frames
-            if any(part in frame.file for part in _INSTALLED[:2])
-            and frame.file.endswith(".py")
-            and not _TORCH.search(frame.file)
-        ),
-        None,
-    )
+    installed = (frame for frame in frames if any(part in frame.file for part in _INSTALLED[:2]))
+    own = (frame for frame in installed if frame.file.endswith(".py") and not _TORCH.search(frame.file))
+    return next(own, None)
 
 
 def _kind(frame: Frame) -> ActivityKind | None:
@@ -158,15 +151,11 @@ def _kind(frame: Frame) -> ActivityKind | None:
     if function in _THREAD_START and file.endswith("threading.py"):
         return None
     for place in _KNOWN.python:
-        if (not place.functions or function in place.functions) and _is_at(file, place.file):
-            return place.kind
+        if not place.functions or function in place.functions:
+            wanted, path = f"/{place.file}", f"/{file}"
+            if wanted in path if wanted.endswith("/") else path.endswith(wanted):
+                return place.kind
     return None
-
-
-def _is_at(file: str, path: str) -> bool:
-    if path.endswith("/"):
-        return file.startswith(path) or f"/{path}" in file
-    return file == path or file.endswith(f"/{path}")
 
 
 def _short(frame: Frame) -> str:

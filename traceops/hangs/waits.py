@@ -190,7 +190,9 @@ def counterpart(call: Call, position: RankPosition, peer: RankPosition) -> Call 
         return every[nth] if nth < len(every) and every[nth] in theirs else None
     if len(call.group.ranks or ()) == 2:
         return next((c for c in theirs if c.op.sequence == call.op.sequence), None)
-    nth = [c for c in position.pending if _same_way(c, call)].index(call)
+    same_way = (call.group, call.op.op, call.op.peer)
+    alike = [c for c in position.pending if c.op.is_p2p and (c.group, c.op.op, c.op.peer) == same_way]
+    nth = alike.index(call)
     return theirs[nth] if nth < len(theirs) else None
 
 
@@ -209,10 +211,6 @@ def has_finished(call: Call, position: RankPosition, peer: RankPosition) -> bool
         return messages >= call.op.sequence
     mixed = bool(position.enqueued.get(call.group))  # then the peer's last call may be a collective
     return None if mixed or (latest is not None and latest >= call.op.sequence) else False
-
-
-def _same_way(one: Call, other: Call) -> bool:
-    return one.op.is_p2p and (one.group, one.op.op, one.op.peer) == (other.group, other.op.op, other.op.peer)
 
 
 def _launched_together(one: Call, other: Call) -> bool:

@@ -66,33 +66,21 @@ def waited_operation(wait: Wait) -> str:
 
 def heads_text(heads: Sequence[Call]) -> tuple[str, ...]:
     """What each rank is in: 'rank 0 is in all_reduce #64 of default_pg (1048576 Float, called in f (train.py:8))'."""
-    told = [_say("call", "head", ranks=(head.rank,), call=_call_text(head)) for head in heads[:_MOST_HEADS]]
-    return (*told, *(["…"] if len(heads) > _MOST_HEADS else []))
-
-
-def _call_text(call: Call) -> str:
-    return _say(
-        "call",
-        op=call.op.op,
-        sequence=call.op.sequence,
-        group=call.group.label,
-        shape=shape_text(call.op),
-        where=code_place(call.op.frames),
-    )
+    texts = []
+    for head in heads[:_MOST_HEADS]:
+        op, shape, where = head.op, shape_text(head.op), code_place(head.op.frames)
+        call = _say("call", op=op.op, sequence=op.sequence, group=head.group.label, shape=shape, where=where)
+        texts.append(_say("call", "head", ranks=(head.rank,), call=call))
+    return (*texts, *(["…"] if len(heads) > _MOST_HEADS else []))
 
 
 def sides_text(sides: Sequence[Sequence[Call]]) -> tuple[str, ...]:
     """Who called what: 'rank 3 called broadcast of 4 Float in step (train.py:128)'."""
-    return tuple(
-        _say(
-            "call",
-            "side",
-            ranks=[call.rank for call in side],
-            call=describe(side[0].op),
-            where=code_place(side[0].op.frames),
-        )
-        for side in sides[:_MOST_SIDES]
-    )
+    texts = []
+    for side in sides[:_MOST_SIDES]:
+        ranks, op = [call.rank for call in side], side[0].op
+        texts.append(_say("call", "side", ranks=ranks, call=describe(op), where=code_place(op.frames)))
+    return tuple(texts)
 
 
 def since_text(since: Since) -> str:
@@ -143,9 +131,7 @@ def did_what(crash: Crash) -> str:
 
 def own_line(crash: Crash) -> str | None:
     """The innermost line of the program's own code, as 'train (train.py:5)'."""
-    if (frame := crash.own_frame) is None:
-        return None
-    return line_text(CodeLine(frame.function, frame.file.replace("\\", "/").rpartition("/")[2], frame.line))
+    return None if crash.own_frame is None else crash.own_frame.place
 
 
 def memory_text(memory: MemoryMessage) -> str:
@@ -190,16 +176,11 @@ def carried_text(carried: Carried, op: str) -> str:
 def progress_text(progress: LoggedProgress) -> str:
     """How a log's steps went: '3708 steps in 53 min are 0.86 s each: the 800 s per step that …'."""
     name = progress.path.rpartition("/")[2]
-    return _say(
-        "progress",
-        step=progress.step,
-        usual=f"{progress.usual_s:.2g}",
-        pace=progress.pace_s,
-        until=progress.until,
-        shown=progress.shown,
-        elapsed=None if progress.elapsed_s is None else _duration(progress.elapsed_s),
-        place=name if progress.rank is None else f"rank {progress.rank}, {name}",
-    )
+    place = name if progress.rank is None else f"rank {progress.rank}, {name}"
+    elapsed = None if progress.elapsed_s is None else _duration(progress.elapsed_s)
+    usual = f"{progress.usual_s:.2g}"
+    shown: dict[str, Any] = {"pace": progress.pace_s, "until": progress.until, "shown": progress.shown}
+    return _say("progress", step=progress.step, usual=usual, elapsed=elapsed, place=place, **shown)
 
 
 def _duration(seconds: float) -> str:

@@ -58,11 +58,9 @@ class HeldCapture(_Held):
         self._times = 0
 
     def open(self, training: Mapping[str, Any]) -> None:
-        """Begin; does nothing where it is open. training: what run.json keeps about it.
-
-        A second training goes to ``<out>-2``, and so on. `traceops run` has one folder, which keeps the first. Raises
-        UsageError where the first cannot be captured; another one trains on without.
-        """
+        """Begin; does nothing where it is open. training: what run.json keeps about it. A second training goes to
+        ``<out>-2``, and so on. `traceops run` has one folder, which keeps the first. Raises UsageError where the first
+        cannot be captured; another one trains on without."""
         if self._capture is not None:
             return
         self._times += 1

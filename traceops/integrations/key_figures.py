@@ -30,10 +30,7 @@ class KeyFigures:
 
 
 def key_figures(folder: str | os.PathLike[str]) -> KeyFigures:
-    """Of a folder that `traceops analyze -o` wrote.
-
-    Raises InputError where it has no report.json.
-    """
+    """Of a folder that `traceops analyze -o` wrote. Raises InputError where it has no report.json."""
     path = Path(folder) / "report.json"
     if not path.exists():
         raise InputError(f"{folder} has no report.json; write it with: traceops analyze RUN -o {folder}")

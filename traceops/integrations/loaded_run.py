@@ -56,10 +56,8 @@ _NOT_WHOLE = (
 
 def load(path: str | os.PathLike[str] | Report | LoadedRun, *, jobs: int | None = None) -> LoadedRun:
     """A run for a notebook: a run folder, a folder of traces, one trace, a report folder, report.json, or a Report.
-
     Traces are analysed, `jobs` ranks at a time (one a core if None); nothing is written. torch is never imported,
-    pandas and plotly only for frames and figures. Raises InputError naming the file that cannot be read.
-    """
+    pandas and plotly only for frames and figures. Raises InputError naming the file that cannot be read."""
     if isinstance(path, LoadedRun):
         return path
     return LoadedRun(opened(path) if isinstance(path, Report) else open_run(path, jobs=jobs))
@@ -67,9 +65,7 @@ def load(path: str | os.PathLike[str] | Report | LoadedRun, *, jobs: int | None 
 
 def analyze(path: str | os.PathLike[str], **options: Any) -> LoadedRun:
     """Analyse the traces under `path` as ``traceops analyze`` does; `load`, but a report that lies there is not read.
-
-    options: as of `traceops.pipeline.analyze.analyze`: jobs, progress, with_hta, cache, executor, evidence.
-    """
+    options: as of `traceops.pipeline.analyze.analyze`: jobs, progress, with_hta, cache, executor, evidence."""
     return LoadedRun(opened(analyze_traces(path, **options)))
 
 
@@ -118,10 +114,8 @@ class LoadedRun:
         return _frame(self.report.ranks, RankRow)
 
     def events(self, rank: int) -> pd.DataFrame:
-        """The raw events of a rank's trace, read when asked for; times in ns.
-
-        Raises KeyError for a rank without a trace, InputError where its file is gone or damaged.
-        """
+        """The raw events of a rank's trace, read when asked for; times in ns. Raises KeyError for a rank without a
+        trace, InputError where its file is gone or damaged."""
         path = next((row.trace for row in self.report.ranks if row.rank == rank and row.trace), None)
         if path is None:
             raise _Unknown(f"rank {rank} has no trace here; ranks: {ranks_text(self.report.run.ranks_present, 8)}")
@@ -130,10 +124,8 @@ class LoadedRun:
 
     @functools.cached_property
     def hta(self) -> Any:
-        """HTA's own `TraceAnalysis` of these traces, on frames from our loader (docs/from-hta.md).
-
-        Raises UsageError without HTA or traces, InputError where a trace is gone or damaged.
-        """
+        """HTA's own `TraceAnalysis` of these traces, on frames from our loader (docs/from-hta.md). Raises UsageError
+        without HTA or traces, InputError where a trace is gone or damaged."""
         if not (traces := {row.rank: self._place(row.trace) for row in self.report.ranks if row.trace}):
             raise UsageError(f"run.hta needs traces, and {self._found.path} has none")
         return hta_analysis(traces)
@@ -220,10 +212,8 @@ class LoadedRun:
         return answered.rows
 
     def save_html(self, path: str | os.PathLike[str] = "summary.html", **options: Any) -> Path:
-        """Write the whole page; returns its path. `options` are those of `write_html` (plotlyjs).
-
-        Of a report folder that has its page, that page is written, if there are no options.
-        """
+        """Write the whole page; returns its path. `options` are those of `write_html` (plotlyjs). Of a report folder
+        that has its page, that page is written, if there are no options."""
         folder = self._found.folder
         pages = [folder / name for name in ("summary.html", "hang.html")] if folder is not None else []
         if (written := next((page for page in pages if page.is_file()), None)) is not None and not options:

@@ -15,11 +15,9 @@ from traceops.traces.model import Events
 
 
 def frame(rows: Iterable[msgspec.Struct], kind: type[msgspec.Struct]) -> pd.DataFrame:
-    """A column a field of `kind`, also without rows; its name ends in its unit.
-
-    Whole numbers are Int64, so that what is not known is <NA> and not 0; other numbers are float64 with NaN. What
-    the columns mean is in `frame.attrs["columns"]`.
-    """
+    """A column a field of `kind`, also without rows; its name ends in its unit. Whole numbers are Int64, so that what
+    is not known is <NA> and not 0; other numbers are float64 with NaN. What the columns mean is in
+    `frame.attrs["columns"]`."""
     data = [msgspec.structs.astuple(row) for row in rows]
     columns = kind.__struct_fields__
     made = pd.DataFrame(data, columns=list(columns), dtype=object)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from traceops.core.claims import Wording
 from traceops.core.errors import UsageError
 from traceops.core.files import write_whole
-from traceops.doctor.nodes import count_told, find_identity, nodes_of_job
+from traceops.doctor.nodes import count_told, find_identity
 from traceops.launch.gather.meeting import SECRET_ENV
 from traceops.launch.plan import Cluster
 from traceops.words.catalogue import fill
@@ -69,7 +69,7 @@ def name_in_slurm(name: str, environ: Mapping[str, str], *, given: bool = True) 
 
 def left_out(cluster: Cluster, environ: Mapping[str, str], words: Sequence[str]) -> list[str]:
     """A note where the job has nodes that the run does not use."""
-    nodes = nodes_of_job(environ)
+    nodes = count_told(environ, "SLURM_JOB_NUM_NODES")
     if _IN_STEP in environ or nodes <= cluster.nnodes:
         return []
     return [_text("left_out", nodes=nodes, used=cluster.nnodes, command=f"traceops {shlex.join(words)}")]

@@ -225,8 +225,8 @@ class _Support(ctypes.Structure):
 class Gpm:
     """The counters of this machine's GPUs. Raises OSError where there is no NVML, or no GPU that has them."""
 
-    def __init__(self, library: Any = None) -> None:
-        self._nvml = ctypes.CDLL(_LIBRARY) if library is None else library
+    def __init__(self) -> None:
+        self._nvml = ctypes.CDLL(_LIBRARY)
         if self._nvml.nvmlInit_v2() != 0:
             raise OSError("NVML does not start")
         count = c_uint()
@@ -234,7 +234,10 @@ class Gpm:
         self._samples: dict[int, tuple[c_void_p, c_void_p, c_void_p]] = {}  # device, the sample before, the next one
         for index in range(count.value):
             device = c_void_p()
-            if self._nvml.nvmlDeviceGetHandleByIndex_v2(c_uint(index), byref(device)) or not self._has(device):
+            query, support = getattr(self._nvml, "nvmlGpmQueryDeviceSupport", None), _Support(_VERSION, 0)
+            if query is None or self._nvml.nvmlDeviceGetHandleByIndex_v2(c_uint(index), byref(device)):
+                continue
+            if query(device, byref(support)) or not support.supported:
                 continue
             samples = c_void_p(), c_void_p()
             if all(self._nvml.nvmlGpmSampleAlloc(byref(one)) == 0 for one in samples):
@@ -242,11 +245,6 @@ class Gpm:
                 self._samples[index] = device, *samples
         if not self._samples:
             raise OSError("no GPU here has these counters")
-
-    def _has(self, device: c_void_p) -> bool:
-        query = getattr(self._nvml, "nvmlGpmQueryDeviceSupport", None)
-        support = _Support(_VERSION, 0)
-        return query is not None and query(device, byref(support)) == 0 and bool(support.supported)
 
     def look(self) -> dict[int, dict[str, float]]:
         """Of each GPU, the means since the last look."""
@@ -285,7 +283,7 @@ class RasLook(Struct, frozen=True):
     missing: int | None = None
 
 
-def ask(address: tuple[str, int] = ADDRESS, *, as_json: bool = True) -> RasLook | None:
+def ask(address: tuple[str, int] = ADDRESS) -> RasLook | None:
     """None where nothing listens there, or it is not RAS.
 
     The protocol is lines: the client names its protocol, the server answers; `SET FORMAT json` is known from NCCL
@@ -299,10 +297,9 @@ def ask(address: tuple[str, int] = ADDRESS, *, as_json: bool = True) -> RasLook 
             file.flush()
             if not file.readline(256).startswith(b"SERVER PROTOCOL"):
                 return None
-            if as_json:
-                file.write(b"SET FORMAT json\n")
-                file.flush()
-                file.readline(256)
+            file.write(b"SET FORMAT json\n")
+            file.flush()
+            file.readline(256)
             file.write(b"STATUS\n")
             file.flush()
             return _read(file.read(_MOST_RAS).decode(errors="replace"))

@@ -252,9 +252,9 @@ _COLORS = {
 }  # fmt: skip
 
 
-def screen(state: dict[str, Any], *, sort: str, card: str, rows: int, now_s: float | None = None) -> RenderableType:
+def screen(state: dict[str, Any], *, sort: str, card: str, rows: int) -> RenderableType:
     """Everything, for so many rows of ranks. card: of the latest window, empty without one."""
-    now = time.time() if now_s is None else now_s
+    now = time.time()
     seconds = {part: value for part, value in state.get("seconds", {}).items() if value > 0}
     whole = sum(seconds.values())
     text = Text(f"goodput {100 * (state.get('goodput') or 0):.1f} %  ")

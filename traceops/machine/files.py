@@ -10,6 +10,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from traceops.core.rank_text import runs_of
+
 _MOST_BYTES = 1 << 20
 
 
@@ -31,7 +33,7 @@ def number(path: Path) -> int | None:
 def entries(folder: Path) -> tuple[Path, ...]:
     """What is in a folder, in the order a person counts in (``mlx5_2`` before ``mlx5_10``); () without one."""
     try:
-        return tuple(sorted(folder.iterdir(), key=lambda entry: _natural(entry.name)))
+        return tuple(sorted(folder.iterdir(), key=_natural))
     except OSError:
         return ()
 
@@ -63,17 +65,12 @@ def cores(listed: str | None) -> frozenset[int]:
 
 def listed(values: frozenset[int]) -> str:
     """The reverse of `cores`."""
-    runs: list[list[int]] = []
-    for value in sorted(values):
-        if runs and value == runs[-1][1] + 1:
-            runs[-1][1] = value
-        else:
-            runs.append([value, value])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs_of(values))
 
 
-def _natural(name: str) -> tuple[tuple[bool, int, str], ...]:
-    return tuple((part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name))
+def _natural(entry: Path) -> tuple[tuple[bool, int, str], ...]:
+    parts = re.split(r"(\d+)", entry.name)
+    return tuple((part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts)
 
 
 NO_ANSWER = "no answer"

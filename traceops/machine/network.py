@@ -178,7 +178,8 @@ def _device(folder: Path) -> Rdma:
     numa = number(device / "numa_node")
     # Read a device's PCIe link from its folder in /sys; None where it has none, as in virtual machines.
     generation, most = (_generation(text(device / f"{which}_link_speed")) for which in ("current", "max"))
-    width, widest = (_width(number(device / f"{which}_link_width")) for which in ("current", "max"))
+    lanes = [number(device / f"{which}_link_width") or 0 for which in ("current", "max")]
+    width, widest = (count if 0 < count <= _WIDEST else None for count in lanes)
     link_ = Pcie(generation, width, most, widest)
     return Rdma(
         folder.name,
@@ -194,10 +195,6 @@ def _device(folder: Path) -> Rdma:
 def _generation(speed: str | None) -> int | None:
     match = re.match(r"\d{1,3}(\.\d)?(?= GT/s)", speed or "")
     return _GENERATIONS.get(float(match[0])) if match else None
-
-
-def _width(lanes: int | None) -> int | None:
-    return lanes if lanes and 0 < lanes <= _WIDEST else None
 
 
 def _port(folder: Path) -> Port:

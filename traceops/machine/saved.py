@@ -24,22 +24,10 @@ from traceops.traces.text_lines import whole_text
 # The text of a file that somebody saved, in parts of one host each: pdsh, clush, ansible and syslog name them.
 
 _MARKS = (
-    b"NVSMI LOG",
-    b"NVIDIA-SMI ",
-    b"Volatile Uncorr. ECC",
-    b"CUDA used to build PyTorch",
-    b"GPU models and configuration",
-    b"the device handle for",
-    b"NVIDIA-SMI has failed",
-    b"Failed to initialize NVML",
-    b"Fabric",
-    b"<nvidia_smi_log",
-    b"NVRM: ",
-    b"fallen off the bus",
-    b"Linux version",
-    b"(UUID: ",
-    b"GPU0",
-)
+    b"NVSMI LOG", b"NVIDIA-SMI ", b"Volatile Uncorr. ECC", b"CUDA used to build PyTorch",
+    b"GPU models and configuration", b"the device handle for", b"NVIDIA-SMI has failed", b"Failed to initialize NVML",
+    b"Fabric", b"<nvidia_smi_log", b"NVRM: ", b"fallen off the bus", b"Linux version", b"(UUID: ", b"GPU0",
+)  # fmt: skip
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]{0,40}[A-Za-z]")
 # ``node1: `` of pdsh and clush, ``0: `` of srun -l; not the driver's own tag in a log without times.
 _SPEAKER = re.compile(r"^(?!NVRM:|nvidia[\w-]*:|GPU\d)([A-Za-z0-9][\w.-]{0,99}):(?: |$)")

@@ -187,10 +187,9 @@ def _parts(text: str) -> tuple[SmiGpu, ...] | None:
 
 
 def _in_trouble(gpu: SmiGpu) -> bool:
-    return bool(
-        any(one.endswith("slowdown") for one in gpu.reasons)
-        or gpu.uncorrectable or gpu.broken or gpu.pending or gpu.recovery or gpu.compute_mode == "Prohibited"
-    )  # fmt: skip
+    slow = any(one.endswith("slowdown") for one in gpu.reasons)
+    trouble = slow or gpu.uncorrectable or gpu.broken or gpu.pending or gpu.recovery
+    return bool(trouble) or gpu.compute_mode == "Prohibited"
 
 
 def _smi(text: str, smi: Smi | None, problems: list[str], *, parts: bool) -> SmiOutput | None:

@@ -206,7 +206,12 @@ class Smi(Struct, frozen=True):
 
 def parse_smi(told: str) -> Smi | None:
     """What ``nvidia-smi -q -x`` or ``nvidia-smi -q`` printed; None where it is neither, or XML that is cut off."""
-    root = _xml(told) if _ROOT in told else smi_tree(told)
+    begin, end = told.find(_ROOT), told.find(_END)
+    try:
+        xml = told[begin : end + len(_END)] if end >= 0 else ""
+        root = ET.fromstring(xml) if begin >= 0 else smi_tree(told)
+    except ET.ParseError:
+        return None
     if root is None:
         return None
     elements = root.findall("gpu")
@@ -219,14 +224,6 @@ def parse_parts(told: str) -> tuple[SmiGpu, ...]:
     """GPUs of which ``nvidia-smi -q -d …``, or one that is cut off, tells a part: what lacks has its default."""
     root = None if _ROOT in told else smi_tree(told, cut_off=True)
     return () if root is None else tuple(_gpu(_index(one, 0, chosen=False), one) for one in root.findall("gpu"))
-
-
-def _xml(told: str) -> ET.Element | None:
-    begin, end = told.find(_ROOT), told.find(_END)
-    try:
-        return ET.fromstring(told[begin : end + len(_END)] if end >= 0 else "")
-    except ET.ParseError:
-        return None
 
 
 def _index(gpu: ET.Element, place: int, *, chosen: bool) -> int:

@@ -129,7 +129,10 @@ class _TableReading:
     def read(self, line: str) -> None:
         cells = [cell.strip() for cell in line[line.index("|") :].strip().strip("|").split("|")]
         if len(cells) == 1:
-            self._process(cells[0][:_MOST_CELL])
+            one = _PROCESS.fullmatch(cells[0][:_MOST_CELL])
+            if one and (gpu := self._gpus.get(int(one[1]))) is not None:
+                process = GpuProcess(int(one[2]), one[3], one[4], int(one[5]) if one[5] else None)
+                self._gpus[gpu.index] = replace(gpu, processes=(*gpu.processes, process))
         elif len(cells) == 3:
             self._row(*(cell[:_MOST_CELL] for cell in cells))
 
@@ -157,13 +160,6 @@ class _TableReading:
         elif self._last is not None and not left and not middle and right in _MIG:
             self._gpus[self._last] = replace(self._gpus[self._last], mig=_MIG[right], mig_pending=right.endswith("*"))
             self._last = None
-
-    def _process(self, cell: str) -> None:
-        one = _PROCESS.fullmatch(cell)
-        gpu = self._gpus.get(int(one[1])) if one else None
-        if one and gpu is not None:
-            process = GpuProcess(int(one[2]), one[3], one[4], int(one[5]) if one[5] else None)
-            self._gpus[gpu.index] = replace(gpu, processes=(*gpu.processes, process))
 
 
 def _named(name: re.Match[str], place: re.Match[str], errors: str) -> SmiGpu:

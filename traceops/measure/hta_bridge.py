@@ -36,7 +36,7 @@ def tables_by_hta(rank: int, trace: RankTrace, more: bool = False) -> HtaTables:
     device rows gives none of them: HTA raises or answers NaN there. `more`: also the tables that only HTA has."""
     frames, failed = hta_frames(rank, trace) if (trace.events.stream >= 0).any() else ({}, NO_ACTIVITY)
     if more:
-        only_htas, why_not = _answers(_ONLY_HTAS, functools.cache(lambda: _analysis({rank: trace}, exact=True).t), rank)
+        only_htas, why_not = _answers(_ONLY_HTAS, functools.cache(lambda: _loaded({rank: trace}, exact=True)), rank)
         frames, failed = frames | only_htas, failed + why_not
     if "launches" in frames:
         # HTA's rows, one per launch (thousands), folded to one per quantity, in µs.
@@ -128,19 +128,21 @@ def hta_analysis(paths: Mapping[int, str]) -> Any:
     paths: the trace of each rank. Python frames of `with_stack` are left out. Raises UsageError without HTA, InputError
     for a trace that cannot be read."""
     preload("run.hta")
-    return _analysis(paths)
-
-
-def _analysis(given: Mapping[int, str | RankTrace], *, exact: bool = False) -> Any:
-    """exact: times are not rounded to whole µs, where HTA ends events before they begin and fails at them."""
     from hta.trace_analysis import TraceAnalysis
 
-    logging.getLogger("hta").setLevel(logging.ERROR)
     analysis = TraceAnalysis.__new__(TraceAnalysis)
-    analysis.t = _our_trace()(given, exact)
-    analysis.t.load_traces()
-    analysis.t.traces = {rank: _frame_by_name()(frame) for rank, frame in analysis.t.traces.items()}
+    analysis.t = _loaded(paths)
     return analysis
+
+
+def _loaded(given: Mapping[int, str | RankTrace], *, exact: bool = False) -> Any:
+    """HTA's traces. exact: times are not rounded to whole µs, where HTA ends events before they begin and fails at
+    them."""
+    logging.getLogger("hta").setLevel(logging.ERROR)
+    loaded = _our_trace()(given, exact)
+    loaded.load_traces()
+    loaded.traces = {rank: _frame_by_name()(frame) for rank, frame in loaded.traces.items()}
+    return loaded
 
 
 @functools.cache

@@ -214,13 +214,9 @@ _PASS = re.compile(
 )
 _WORDS = ("execute_", "step[", "prefill", "decode")
 _MODES: Mapping[str, PassKind] = {
-    "extend": "prefill",
-    "prefill": "prefill",
-    "decode": "decode",
-    "mixed": "mixed",
-    "target_verify": "decode",
+    "extend": "prefill", "prefill": "prefill", "decode": "decode", "mixed": "mixed", "target_verify": "decode",
     "draft_extend": "decode",
-}
+}  # fmt: skip
 _GRAPHS = re.compile(r"^(cuda|hip|cu)GraphLaunch")
 
 

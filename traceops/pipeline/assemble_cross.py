@@ -505,8 +505,8 @@ def _timeline_rows(run: CrossRank) -> tuple[TimelineRow, ...]:
             step=shown,
             rank=rank,
             kind=kind,
-            start_ms=stored((start - zero) / 1e6),
-            duration_ms=stored((end - start) / 1e6),
+            start_ms=(start - zero) / 1e6,  # of whole ns nothing is left to round
+            duration_ms=(end - start) / 1e6,
         )
         for rank, start, end, kind in runs
     )

@@ -350,13 +350,10 @@ def copy_rows(run: CrossRank) -> tuple[CopyRow, ...]:
         for kind in times.summary.copies.kinds:
             size, gbs = kind.size, kind.gbs
             rows.append(
-                CopyRow(
+                copied(
+                    CopyRow,
+                    kind,
                     rank=times.summary.rank,
-                    direction=kind.direction,
-                    memory=kind.memory,
-                    purpose=kind.purpose,
-                    operator=kind.operator,
-                    region=kind.region,
                     count=stored(int(kind.count.sum()) / steps),
                     bytes=size if size >= 0 else None,
                     exposed_ms=stored(float(kind.exposed_ns.sum()) / 1e6 / steps),

@@ -71,11 +71,6 @@ class Table(Struct, frozen=True):
     file: str = ""
 
 
-def made_column(key: str, label: str, make: Callable[[Any], Cell], *, title: str = "", number: bool = True) -> Column:
-    """A column whose cells `make` makes of the rows."""
-    return Column(key, label, title, number=number, make=make)
-
-
 def build_table(
     caption: str,
     columns: Sequence[Column],

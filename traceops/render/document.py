@@ -240,22 +240,9 @@ class Fold(msgspec.Struct, frozen=True):
 
 
 Block: TypeAlias = (
-    Text
-    | Heading
-    | Items
-    | TableBlock
-    | Chart
-    | Drawing
-    | StepTimeline
-    | FindingBlock
-    | Checks
-    | Terms
-    | Facts
-    | Code
-    | Fold
-    | Answer
-    | AlignedSteps
-)
+    Text | Heading | Items | TableBlock | Chart | Drawing | StepTimeline | FindingBlock | Checks | Terms | Facts | Code
+    | Fold | Answer | AlignedSteps
+)  # fmt: skip
 
 
 class Section(msgspec.Struct, frozen=True):
@@ -342,13 +329,11 @@ def code(word: str) -> Span:
 
 def items(lines: Sequence[Words | Text | Sequence[Block]], look: str = "", *, ordered: bool = False) -> Items:
     """A list whose items are strings, spans, texts or sequences of blocks."""
-    return Items(tuple(_item(line) for line in lines), ordered, look)
-
-
-def _item(line: Words | Text | Sequence[Block]) -> tuple[Block, ...]:
-    if isinstance(line, (str, Span)):
-        return (text(line),)
-    return (line,) if isinstance(line, Text) else tuple(line)
+    made: list[tuple[Block, ...]] = []
+    for line in lines:
+        one = text(line) if isinstance(line, (str, Span)) else line
+        made.append((one,) if isinstance(one, Text) else tuple(one))
+    return Items(tuple(made), ordered, look)
 
 
 def fold(summary: Words | Sequence[Words], *blocks: Block, open: bool = False) -> Fold:

@@ -14,7 +14,7 @@ from traceops.core.rank_text import who
 from traceops.core.text import short_name
 from traceops.core.units import as_measured
 from traceops.core.words import STEP, StepWords
-from traceops.render.cells import Cell, Table, name, number, table_of
+from traceops.render.cells import Cell, Table, blank_or, name, number, table_of
 from traceops.render.document import Checks, FindingBlock, Items, Place, Section, Span, bold, code, items, text
 
 # The evidence of a finding in lines: its numbers, and the lines of files that it quotes.
@@ -89,13 +89,12 @@ def evidence_table(finding: Finding) -> Table:
         "value": _evidence_value,
         "threshold": lambda e: _beside(e, e.threshold),
         "peers": lambda e: _beside(e, e.peers),
-        "rank": lambda e: _number_or_blank(e.rank),
-        "step": lambda e: _number_or_blank(e.step),
+        "rank": lambda e: blank_or(e.rank, 0),
+        "step": lambda e: blank_or(e.step, 0),
     }
     none = [key for key in ("threshold", "peers", "rank", "step") if all(getattr(e, key) is None for e in numbers)]
-    return table_of(
-        "evidence", numbers, make=cells, without=none, facts={"caption": f"Evidence for {finding.rule}{whose}"}
-    )
+    facts = {"caption": f"Evidence for {finding.rule}{whose}"}
+    return table_of("evidence", numbers, make=cells, without=none, facts=facts)
 
 
 def _evidence_value(evidence: Evidence) -> Cell:
@@ -105,18 +104,11 @@ def _evidence_value(evidence: Evidence) -> Cell:
     elif evidence.fact is Fact.PID:
         cell = Cell(f"{evidence.value:.0f}")
     else:
-        # Evidence has the digits that it is worth: none are added
-        known = number(evidence.value)
-        if known.css or evidence.value is None:
-            cell = known
-        else:
+        cell = number(evidence.value)
+        if evidence.value is not None and not cell.css:  # it has the digits that it is worth: none are added
             shown = as_measured(evidence.value) if isinstance(evidence.value, float) else evidence.value
             cell = Cell(f"{shown:,}".replace(",", "\u202f"))
     return Cell(cell.text + (unit if cell.css != "unknown" else ""), cell.title, cell.css, cell.full)
-
-
-def _number_or_blank(value: int | None) -> Cell:
-    return Cell("") if value is None else number(value, 0)
 
 
 def _beside(evidence: Evidence, value: float | None) -> Cell:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from traceops.core.claims import first_phrase, phrases
 from traceops.core.units import UNKNOWN, gib_text
 from traceops.core.words import MEMORY_KINDS, NO_STACK
 from traceops.memory.changes import changes_of, peak_of
-from traceops.memory.model import MemoryChange, MemoryEstimate, RankMemory, Verdict
+from traceops.memory.model import MemoryChange, MemoryEstimate
 from traceops.memory.run_memory import RunMemory
 from traceops.pipeline.assemble_whole import recorded_memory
 from traceops.render.cells import Cell, Column, Table
@@ -20,32 +20,14 @@ from traceops.render.document import Block, TableBlock, bold, soft, text
 from traceops.report.rows import MemoryRecorded, MemoryStepPeak
 from traceops.traces.memory_snapshot import DeviceSnapshot, Held, OverTime, difference
 from traceops.traces.ran_out import RanOut
+from traceops.words.catalogue import texts
 
 _GIB, _MIB = 1 << 30, 1 << 20
 say = partial(first_phrase, "gpu_memory")
 _SMALL = _GIB / 10  # below it two decimals of a GiB say too little
 _CLOSE = 0.05  # an error above is one that was not measured
 _MODULES = 5  # shown
-_NAMES = {
-    "parameters": "parameters",
-    "gradients": "gradients",
-    "optimizer_state": "optimizer state",
-    "activations": "activations",
-    "loss": "logits and loss",
-    "parameter_casts": "parameters cast by autocast",
-    "sharding_buffers": "buffers of sharding",
-    "before_steps": "made before the steps",
-    "inputs": "inputs",
-    "backward_temporaries": "temporaries of backward",
-    "optimizer_temporaries": "temporaries of the optimizer",
-    "library_workspaces": "cuBLAS",
-}
-_VERDICTS: dict[Verdict, str] = {
-    "fits": "fits",
-    "does_not_fit": "does not fit",
-    "too_close": "too close to tell",
-    "unknown": "",
-}
+_NAMES, _VERDICTS = texts("gpu_memory", "names"), texts("gpu_memory", "verdicts")
 
 
 def gib(nbytes: float) -> str:
@@ -56,7 +38,26 @@ def gib(nbytes: float) -> str:
 def describe_estimate(found: MemoryEstimate) -> list[Block]:
     """The verdict, where the memory goes, and what would help."""
     most = max(found.ranks, key=lambda rank: rank.peak_reserved_bytes)
-    blocks: list[Block] = [text(bold(headline(found))), *_where(found, most)]
+    rows = [(_NAMES.get(row.name, row.name), row.held_bytes) for row in most.categories]
+    cached = most.peak_reserved_bytes - most.peak_allocated_bytes
+    rows += [(say("estimate", "cached"), cached)] if cached else []
+    rows += [("CUDA context", found.context_bytes)]
+    rows += [("NCCL", found.nccl_bytes)] if found.nccl_bytes else []
+    caption = say("estimate", "caption", rank=str(most.rank) if len(found.ranks) > 1 else None)
+    unit, size, decimals = ("MiB", _MIB, 1) if most.peak_allocated_bytes < _GIB else ("GiB", _GIB, 2)
+    table = plain_table(caption, ("Held by", unit), [(name, f"{held / size:,.{decimals}f}") for name, held in rows])
+    blocks: list[Block] = [text(bold(headline(found))), TableBlock(table)]
+    if most.peak_operation:
+        at_peak = say(
+            "estimate", "peak", held=gib(most.peak_allocated_bytes), phase=most.peak_phase, step=most.peak_step,
+            inside=most.peak_module, operation=most.peak_operation, made=gib(most.peak_operation_bytes),
+        )  # fmt: skip
+        blocks.append(text(at_peak))
+    if most.least_allocated_bytes < most.peak_allocated_bytes:
+        blocks.append(text(say("estimate", "late", late=gib(most.peak_allocated_bytes - most.least_allocated_bytes))))
+    if most.activations:
+        top = ", ".join(f"{row.name or 'the model'} {gib(row.held_bytes)}" for row in most.activations[:_MODULES])
+        blocks.append(text(say("estimate", "activations", top=top)))
     blocks += describe_changes(found.changes, known=found.capacity_bytes is not None)
     blocks += [soft(f"Assumed: {said}.") for said in found.assumptions]
     return blocks
@@ -64,7 +65,15 @@ def describe_estimate(found: MemoryEstimate) -> list[Block]:
 
 def describe_changes(changes: Sequence[MemoryChange], *, known: bool = True) -> list[Block]:
     """What would help, each estimated; nothing where nothing was looked for. known: the capacity is."""
-    return [TableBlock(_changes(changes, known))] if changes else []
+    rows = [
+        (
+            " ".join(change.options) or change.name, f"{change.device_bytes / _GIB:.2f}",
+            f"{change.saves_bytes / _GIB:.2f}", _VERDICTS[change.verdict] or ("may fit" if known else ""), change.cost,
+        )
+        for change in changes
+    ]  # fmt: skip
+    table = plain_table(say("estimate", "changes"), ("change", "GiB", "saves", "", "costs"), rows)
+    return [TableBlock(table)] if changes else []
 
 
 def describe_less(found: RanOut, world_size: int) -> list[Block]:
@@ -102,63 +111,21 @@ def headline(found: MemoryEstimate) -> str:
     return say("estimate", "headline", trained=trained, count=found.world_size, **facts)
 
 
-def _where(found: MemoryEstimate, most: RankMemory) -> list[Block]:
-    rows = [(_NAMES.get(row.name, row.name), row.held_bytes) for row in most.categories]
-    cached = most.peak_reserved_bytes - most.peak_allocated_bytes
-    rows += [(say("estimate", "cached"), cached)] if cached else []
-    rows += [("CUDA context", found.context_bytes)]
-    rows += [("NCCL", found.nccl_bytes)] if found.nccl_bytes else []
-    caption = say("estimate", "caption", rank=str(most.rank) if len(found.ranks) > 1 else None)
-    unit, size, decimals = ("MiB", _MIB, 1) if most.peak_allocated_bytes < _GIB else ("GiB", _GIB, 2)
-    table = plain_table(caption, ("Held by", unit), [(name, f"{held / size:,.{decimals}f}") for name, held in rows])
-    blocks: list[Block] = [TableBlock(table)]
-    if most.peak_operation:
-        at_peak = say(
-            "estimate", "peak", held=gib(most.peak_allocated_bytes), phase=most.peak_phase, step=most.peak_step,
-            inside=most.peak_module, operation=most.peak_operation, made=gib(most.peak_operation_bytes),
-        )  # fmt: skip
-        blocks.append(text(at_peak))
-    if most.least_allocated_bytes < most.peak_allocated_bytes:
-        blocks.append(text(say("estimate", "late", late=gib(most.peak_allocated_bytes - most.least_allocated_bytes))))
-    if most.activations:
-        top = ", ".join(f"{row.name or 'the model'} {gib(row.held_bytes)}" for row in most.activations[:_MODULES])
-        blocks.append(text(say("estimate", "activations", top=top)))
-    return blocks
-
-
-def _changes(changes: Sequence[MemoryChange], known: bool) -> Table:
-    rows = [
-        (
-            " ".join(change.options) or change.name,
-            f"{change.device_bytes / _GIB:.2f}",
-            f"{change.saves_bytes / _GIB:.2f}",
-            _VERDICTS[change.verdict] or ("may fit" if known else ""),
-            change.cost,
-        )
-        for change in changes
-    ]
-    return plain_table(say("estimate", "changes"), ("change", "GiB", "saves", "", "costs"), rows)
-
-
 def plain_table(caption: str, labels: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """A table of words; numbers are to the right."""
     columns = tuple(Column(label, label, number=label in ("GiB", "saves", "MiB", "blocks")) for label in labels)
     return Table(caption, columns, tuple(tuple(map(Cell, row)) for row in rows))
 
 
-_MIB_BYTES = 1 << 20
-
-
 def recorded_headline(rows: MemoryRecorded) -> str:
     """The highest peak of the recorded steps."""
     most = highest(rows)
-    return say(
-        "recorded", "headline", rank=rows.rank, device=rows.device, peak=gib_text(most.peak_bytes), step=most.step
-    )
+    peak = gib_text(most.peak_bytes)
+    return say("recorded", "headline", rank=rows.rank, device=rows.device, peak=peak, step=most.step)
 
 
 def highest(rows: MemoryRecorded) -> MemoryStepPeak:
-    """The step of which the course is told."""
+    """The step with the highest peak."""
     return max(rows.steps, key=lambda step: step.peak_bytes)
 
 
@@ -166,22 +133,17 @@ def kinds_table(rows: MemoryRecorded) -> Table:
     """What the peak consists of, most first."""
     most = highest(rows)
     held = sorted(((getattr(most.held, kind), words) for kind, words in MEMORY_KINDS.items()), reverse=True)
-    shown = [(f"{size / _MIB_BYTES:,.1f}", words) for size, words in held if size]
+    shown = [(f"{size / _MIB:,.1f}", words) for size, words in held if size]
     return plain_table(say("recorded", "kinds"), ("MiB", "what"), shown)
 
 
 def makers_table(rows: MemoryRecorded) -> Table:
     """The operators that made most of what is held there, and was made in the recording."""
-    return plain_table(
-        say("recorded", "makers"), ("MiB", "blocks", "operator", "what"),
-        tuple(_makers(highest(rows))),
-    )  # fmt: skip
-
-
-def _makers(most: MemoryStepPeak) -> Iterator[tuple[str, ...]]:
-    for one in most.makers:
-        name = one.operator or "no operator"
-        yield f"{one.held_bytes / _MIB_BYTES:,.1f}", str(one.blocks), name, MEMORY_KINDS[one.kind]
+    shown = [
+        (f"{one.held_bytes / _MIB:,.1f}", str(one.blocks), one.operator or "no operator", MEMORY_KINDS[one.kind])
+        for one in highest(rows).makers
+    ]
+    return plain_table(say("recorded", "makers"), ("MiB", "blocks", "operator", "what"), shown)
 
 
 # Memory snapshots of torch, for people at a terminal.
@@ -189,7 +151,6 @@ def _makers(most: MemoryStepPeak) -> Iterator[tuple[str, ...]]:
 _PLACES = 12  # shown
 _BARS, _BAR = 12, 16  # of memory over time: rows, and characters of the longest
 _LOST = 0.1  # share of what is reserved that is worth a word
-_SNAPSHOT_MIB = 1 << 20
 
 
 def describe_snapshots(read: Sequence[tuple[str, tuple[DeviceSnapshot, ...]]]) -> list[Block]:
@@ -201,21 +162,15 @@ def describe_snapshots(read: Sequence[tuple[str, tuple[DeviceSnapshot, ...]]]) -
         for device in devices:
             blocks += describe_device(f"{name}, GPU {device.device}", device, places=len(read) == 1)
     if len(read) == 2:
-        pairs = _pairs(read[0][1], read[1][1])
-        blocks += [compared(before, after) for before, after in pairs]
-        if not pairs and read[0][1] and read[1][1]:
+        (_, before), (_, after) = read
+        # The same GPU of both; where each has one, these, as of two ranks of a host
+        old = {device.device: device for device in before}
+        pairs = [(old[device.device], device) for device in after if device.device in old]
+        pairs = [(before[0], after[0])] if len(before) == len(after) == 1 else pairs
+        blocks += [compared(*pair) for pair in pairs]
+        if not pairs and before and after:
             blocks.append(text(say("snapshot", "none_in_both")))
     return blocks
-
-
-def _pairs(
-    before: Sequence[DeviceSnapshot], after: Sequence[DeviceSnapshot]
-) -> list[tuple[DeviceSnapshot, DeviceSnapshot]]:
-    """The same GPU of both; where each has one, these, as of two ranks of a host."""
-    if len(before) == len(after) == 1:
-        return [(before[0], after[0])]
-    old = {device.device: device for device in before}
-    return [(old[device.device], device) for device in after if device.device in old]
 
 
 def describe_device(name: str, device: DeviceSnapshot, *, places: bool = True) -> list[Block]:
@@ -224,7 +179,7 @@ def describe_device(name: str, device: DeviceSnapshot, *, places: bool = True) -
     blocks: list[Block] = [text(bold(held))]
     if device.asked is not None:
         blocks.append(_out_of_memory(device))
-    largest = f"{device.largest_free / _SNAPSHOT_MIB:,.0f}" if device.free_between else None
+    largest = f"{device.largest_free / _MIB:,.0f}" if device.free_between else None
     at_end = say(
         "snapshot", "at_end", reserved=gib(device.reserved), allocated=gib(device.allocated),
         whole=gib(device.free_whole), between=gib(device.free_between), largest_mib=largest,
@@ -252,9 +207,9 @@ def _over_time(found: OverTime) -> Table:
     for at in chosen:
         held = found.held[at]
         size, place = max(zip(held, found.places, strict=True))
-        name = f"{size / _SNAPSHOT_MIB:,.0f} MiB {place}" if size else ""
+        name = f"{size / _MIB:,.0f} MiB {place}" if size else ""
         bar = "#" * round(_BAR * sum(held) / most) + (" peak" if found.moments[at] == found.peak else "")
-        rows.append((str(found.moments[at]), f"{sum(held) / _SNAPSHOT_MIB:,.0f}", bar, name))
+        rows.append((str(found.moments[at]), f"{sum(held) / _MIB:,.0f}", bar, name))
     return plain_table(say("snapshot", "over_time"), ("event", "MiB", "", "most"), rows)
 
 
@@ -281,12 +236,9 @@ def compared(before: DeviceSnapshot, after: DeviceSnapshot) -> Block:
 
 def places_table(caption: str, rows: Sequence[Held], most: int = _PLACES, *, signed: bool = False) -> Table:
     """The first `most` places with what they hold, and the others together."""
-    shown = [
-        (f"{held.bytes / _SNAPSHOT_MIB:{'+' if signed else ''},.1f}", str(held.blocks), held.place)
-        for held in rows[:most]
-    ]
+    shown = [(f"{held.bytes / _MIB:{'+' if signed else ''},.1f}", str(held.blocks), held.place) for held in rows[:most]]
     if left := rows[most:]:
-        size = sum(held.bytes for held in left) / _SNAPSHOT_MIB
+        size = sum(held.bytes for held in left) / _MIB
         shown.append(
             (f"{size:{'+' if signed else ''},.1f}", str(sum(held.blocks for held in left)), f"{len(left)} others")
         )
@@ -364,39 +316,25 @@ def describe_run(found: RunMemory) -> list[Block]:
     if found.recorded is not None:
         rows = recorded_memory(*found.recorded)
         blocks += [text(bold(recorded_headline(rows))), TableBlock(kinds_table(rows)), TableBlock(makers_table(rows))]
-    blocks += [*_snapshots(found), *describe_snapshots(found.others)]
+    if ranks := sorted(found.snapshots, key=lambda rank: found.snapshots[rank].peak):
+        # The rank that held most, and what it holds more than the one that held least
+        highest_rank, lowest_rank = ranks[-1], ranks[0]
+        above, below = found.snapshots[highest_rank], found.snapshots[lowest_rank]
+        blocks += describe_device(f"rank {highest_rank}", above)
+        if highest_rank != lowest_rank and above.peak > 1.1 * below.peak:
+            blocks += [text(say("run", "next_to", rank=lowest_rank)), compared(below, above)]
+    blocks += describe_snapshots(found.others)
     blocks += [soft(problem) for problem in found.problems]
-    return blocks
-
-
-def _snapshots(found: RunMemory) -> list[Block]:
-    """Of the rank that held most, and what it holds more than the one that held least."""
-    if not found.snapshots:
-        return []
-    ranks = sorted(found.snapshots, key=lambda rank: found.snapshots[rank].peak)
-    most, least = ranks[-1], ranks[0]
-    blocks = describe_device(f"rank {most}", found.snapshots[most])
-    if most != least and found.snapshots[most].peak > 1.1 * found.snapshots[least].peak:
-        blocks.append(text(say("run", "next_to", rank=least)))
-        blocks.append(compared(found.snapshots[least], found.snapshots[most]))
     return blocks
 
 
 def _table(uses: Sequence[MemoryUse]) -> Table:
     """GiB; the ranks with the highest peaks where there are many."""
-    shown = sorted(sorted(uses, key=lambda use: -(use.peak or 0))[:_MOST_ROWS], key=lambda use: use.rank)
+    rows = []
+    for use in sorted(sorted(uses, key=lambda use: -(use.peak or 0))[:_MOST_ROWS], key=lambda use: use.rank):
+        held = (use.held.get(name) for name in ("allocated", "parameters", "gradients", "optimizer_state"))
+        known = (UNKNOWN if n is None else f"{n / _GIB:.2f}" for n in (use.peak, use.reserved, use.capacity, *held))
+        grows = "" if use.growth is None else f"+{use.growth.per_step / _MIB:,.1f} MiB"
+        rows.append(tuple(map(Cell, (str(use.rank), *known, grows))))
     columns = tuple(Column(name, name, number=True) for name in _COLUMNS)
-    rows = tuple(tuple(map(Cell, _row(use))) for use in shown)
-    left = len(uses) - len(shown)
-    caption = say("run", "caption", fewer=left or None)
-    return Table(caption, columns, rows)
-
-
-def _row(use: MemoryUse) -> tuple[str, ...]:
-    grows = "" if use.growth is None else f"+{use.growth.per_step / (1 << 20):,.1f} MiB"
-    held = (use.held.get(name) for name in ("allocated", "parameters", "gradients", "optimizer_state"))
-    return (str(use.rank), *map(_gib, (use.peak, use.reserved, use.capacity, *held)), grows)
-
-
-def _gib(size: int | None) -> str:
-    return UNKNOWN if size is None else f"{size / _GIB:.2f}"
+    return Table(say("run", "caption", fewer=len(uses) - len(rows) or None), columns, tuple(rows))

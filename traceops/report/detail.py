@@ -84,11 +84,16 @@ _PASSES = 2
 
 
 class Alike(Struct, frozen=True):
-    """Ranks whose ledgers differ by at most `apart_pct` of the step from the middle one's, which is `example`."""
+    """One rank, or ranks whose ledgers are `apart_pct` of the step or less from the middle one, which is `example`."""
 
     ranks: tuple[int, ...]
     example: int
-    apart_pct: float
+    apart_pct: float = 0.0
+
+    @property
+    def label(self) -> str:
+        """'rank 1', 'rank 1 and 63 alike'."""
+        return f"rank {self.example}" + (f" and {len(self.ranks) - 1} alike" if len(self.ranks) > 1 else "")
 
 
 _spent_ms = attrgetter(*(f"{bucket}_ms" for bucket in BUCKETS))
@@ -116,10 +121,11 @@ def _alike(ranks: tuple[int, ...], spent_ms: tuple[tuple[float, ...], ...], most
         if len(kinds) <= most:
             break
         apart *= _WIDER
-    made = [
-        Alike(tuple(sorted(ranks[place] for place in kind)), ranks[_middle(spent, kind)], round(apart, 1))
-        for kind in kinds
-    ]
+    made = []
+    for kind in kinds:
+        own = spent[kind]
+        middle = kind[int(_distances(own, median(own, axis=0)).argmin())]  # nearest to the median of its kind
+        made.append(Alike(tuple(sorted(ranks[place] for place in kind)), ranks[middle], round(apart, 1)))
     return tuple(sorted(made, key=lambda kind: (-len(kind.ranks), kind.ranks)))
 
 
@@ -146,9 +152,3 @@ def _distances(spent: NDArray[np.float64], one: NDArray[np.float64]) -> NDArray[
     longer, shorter = np.maximum(more, 0).sum(axis=1), np.maximum(-more, 0).sum(axis=1)
     result: NDArray[np.float64] = np.maximum(longer, shorter)
     return result
-
-
-def _middle(spent: NDArray[np.float64], kind: Sequence[int]) -> int:
-    """The place of the row that is nearest to the median of its kind."""
-    own = spent[list(kind)]
-    return kind[int(_distances(own, median(own, axis=0)).argmin())]

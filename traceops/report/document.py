@@ -81,7 +81,7 @@ def report_of(value: Any, path: str, wanted: str = WANTED) -> ReportDocument:
     if isinstance(version, int) and version not in READABLE_VERSIONS:
         raise FileError(
             path,
-            f"has schema version {version}, this traceops reads {_listed(READABLE_VERSIONS)}: "
+            f"has schema version {version}, this traceops reads {' and '.join(map(str, READABLE_VERSIONS))}: "
             "analyse its traces again, or install the version that wrote it",
         )
     try:
@@ -104,10 +104,6 @@ def _known(value: Any) -> Any:
         except (msgspec.ValidationError, OverflowError, RecursionError, UnicodeError):
             known[key] = None
     return known
-
-
-def _listed(versions: tuple[int, ...]) -> str:
-    return " and ".join(map(str, versions))
 
 
 def _has_traces(folder: Path) -> bool:

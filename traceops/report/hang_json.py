@@ -11,7 +11,6 @@ from traceops.hangs import json_types
 from traceops.hangs.model import Diagnosis, Root
 from traceops.hangs.words import WAIT_REASONS
 from traceops.report.hang_text import (
-    MergedWait,
     hang_level,
     hang_sentence,
     known_ranks,
@@ -32,15 +31,16 @@ def hang_document(
     """What hang.json holds."""
     evidence = diagnosis.evidence
     missing = unknown_ranks(diagnosis)
-    hosts = {status.host for status in diagnosis.ranks if status.host}
+    hosts = sorted({status.host for status in diagnosis.ranks if status.host})
+    present, listed = tuple(known_ranks(diagnosis)), first_ranks(missing, MOST_MISSING)
     return json_types.HangDocument(
-        run=json_types.HangRun(
-            name=evidence.name,
-            world_size=evidence.world_size,
-            ranks_present=tuple(known_ranks(diagnosis)),
-            ranks_missing=first_ranks(missing, MOST_MISSING),
+        run=copied(
+            json_types.HangRun,
+            evidence,
+            ranks_present=present,
+            ranks_missing=listed,
             ranks_missing_runs=missing,
-            hosts=tuple(sorted(hosts)),
+            hosts=tuple(hosts),
         ),
         hang=hang_json(diagnosis),
         findings=tuple(findings),
@@ -57,7 +57,7 @@ def hang_json(diagnosis: Diagnosis) -> json_types.HangJson:
         sentence=hang_sentence(diagnosis),
         roots=tuple(map(_root, diagnosis.roots)),
         ranks=diagnosis.ranks,
-        waits=tuple(map(_wait, waits[:MOST_WAITS])),
+        waits=tuple(copied(json_types.WaitJson, wait, why=WAIT_REASONS[wait.reason]) for wait in waits[:MOST_WAITS]),
         waits_left_out=max(len(waits) - MOST_WAITS, 0),
         stall=evidence.stall,
         files=tuple(shown_path(diagnosis, path) for path in evidence.files),
@@ -74,7 +74,3 @@ def hang_json(diagnosis: Diagnosis) -> json_types.HangJson:
 def _root(root: Root) -> json_types.RootJson:
     evidence = tuple(json_types.RootEvidence(what, value) for what, value in root.evidence)
     return copied(json_types.RootJson, root, carries=root.carried, evidence=evidence)
-
-
-def _wait(wait: MergedWait) -> json_types.WaitJson:
-    return copied(json_types.WaitJson, wait, why=WAIT_REASONS[wait.reason])

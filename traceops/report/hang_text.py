@@ -15,7 +15,7 @@ from traceops.core.findings import Severity
 from traceops.core.rank_text import ranks_in, ranks_text, runs_of, runs_without, who, who_runs
 from traceops.core.text import first_words
 from traceops.core.units import size_range_text
-from traceops.fabric.measured import Inspector
+from traceops.fabric.nccl import Inspector
 from traceops.hangs.evidence import LogEvent, ThreadStack
 from traceops.hangs.job import how_to_bring
 from traceops.hangs.json_types import RankState, RankStatus
@@ -29,7 +29,7 @@ from traceops.words.catalogue import rows
 # What ranks have to share to be one line, given up from the right as long as there are too many lines.
 _ALIKE = ("state", "op", "exit_code", "sequence", "where", "doing", "op_state", "group", "step", "waits_for", "bytes")
 _LEVELS = tuple(_ALIKE[:kept] for kept in (11, 10, 8, 7, 5, 3, 1))
-_ORDER: tuple[RankState, ...] = ("root", "dead", "stopped", "idle", "waiting", "unclear", "absent")
+_ORDER: tuple[RankState | None, ...] = ("root", "dead", "stopped", "idle", "waiting", "unclear", "absent", None)
 
 
 class RankGroup(Struct, frozen=True):
@@ -50,11 +50,6 @@ class RankGroup(Struct, frozen=True):
         return self.differ.get(field, (getattr(self.first, field),))
 
     @property
-    def state(self) -> RankState | None:
-        """None where it differs."""
-        return None if "state" in self.differ else self.first.state
-
-    @property
     def waits_for(self) -> tuple[int, ...]:
         """The ranks that these wait for, each for some of them at least."""
         return tuple(sorted({rank for ranks in self.values("waits_for") for rank in ranks}))
@@ -73,7 +68,8 @@ class MergedWait(Struct, frozen=True):
 
 def merged_ranks(diagnosis: Diagnosis, most: int) -> list[RankGroup]:
     """Rows of equal ranks, roots first; as many as `most` if merging what is nearly equal can do that."""
-    root_of = roots_by_rank(diagnosis.roots)
+    # Rank -> the first of the roots it belongs to
+    root_of = {rank: number for number, root in reversed(list(enumerate(diagnosis.roots))) for rank in root.ranks}
     groups: list[RankGroup] = []
     last = len(_LEVELS) - 1
     # Causes stay apart as long as those that wait can be merged further.
@@ -107,39 +103,26 @@ def merged_waits(waits: Sequence[Wait]) -> list[MergedWait]:
     return [MergedWait(tuple(sorted(own)), *key) for key, own in ranks.items()]
 
 
-def roots_by_rank(roots: Sequence[Root]) -> dict[int, int]:
-    """Rank -> the first of the roots it belongs to."""
-    result: dict[int, int] = {}
-    for number, root in enumerate(roots):
-        for rank in root.ranks:
-            result.setdefault(rank, number)
-    return result
-
-
 def _merge(
     rows: Sequence[RankStatus], root_of: Mapping[int, int], own: Sequence[str], others: Sequence[str]
 ) -> list[RankGroup]:
     same: dict[Hashable, list[RankStatus]] = defaultdict(list)
     for row in rows:
         root = root_of.get(row.rank)
-        alike = tuple(getattr(row, field) for field in (others if root is None else own))
-        same[root, alike].append(row)
-    groups = [_group(members, root_of.get(members[0].rank)) for members in same.values()]
-    return sorted(groups, key=_place)
+        same[root, tuple(getattr(row, field) for field in (others if root is None else own))].append(row)
+    groups = []
+    for members in same.values():
+        fields = [field for field in RankStatus.__struct_fields__ if field != "rank"]
+        values = {field: tuple(dict.fromkeys(getattr(row, field) for row in members)) for field in fields}
+        differ = {field: several for field, several in values.items() if len(several) > 1}
+        ranks = tuple(sorted(row.rank for row in members))
+        groups.append(RankGroup(ranks, members[0], differ, root_of.get(members[0].rank)))
 
+    def place(group: RankGroup) -> tuple[bool, int, tuple[int, ...]]:
+        order = _ORDER.index(group.shared("state")) if group.root is None else group.root
+        return group.root is None, order, group.ranks
 
-def _group(rows: Sequence[RankStatus], root: int | None) -> RankGroup:
-    differ: dict[str, tuple[Any, ...]] = {}
-    for field in RankStatus.__struct_fields__:
-        values = tuple(dict.fromkeys(getattr(row, field) for row in rows))
-        if len(values) > 1 and field != "rank":
-            differ[field] = values
-    return RankGroup(tuple(sorted(row.rank for row in rows)), rows[0], differ, root)
-
-
-def _place(group: RankGroup) -> tuple[int, int, int]:
-    order = len(_ORDER) if group.state is None else _ORDER.index(group.state)
-    return (0, group.root, group.ranks[0]) if group.root is not None else (1, order, group.ranks[0])
+    return sorted(groups, key=place)
 
 
 _MOST_LINES = 8
@@ -155,7 +138,7 @@ _AFTERWARDS = ("closing signal", "ChildFailedError")
 def seen_events(diagnosis: Diagnosis) -> list[LogEvent]:
     """Lines that show trouble: all that were classified but how far ranks have come and what the causes quote."""
     crashes = [root.crash for root in diagnosis.roots if root.crash is not None]
-    told = {
+    repeated = {
         event for crash in crashes for event in crash.events if _without_numbers(event) == _without_numbers(crash.event)
     }
     quoted = {what for root in diagnosis.roots for what, _ in root.evidence}
@@ -163,7 +146,7 @@ def seen_events(diagnosis: Diagnosis) -> list[LogEvent]:
         event
         for event in diagnosis.evidence.log
         if event.kind not in ("status", "said")
-        and event not in told
+        and event not in repeated
         and f"{event.path}:{event.line}" not in quoted
         and not any(_is_end_of(event, root) for root in diagnosis.roots)
     ]
@@ -205,10 +188,6 @@ def seen_groups(events: Sequence[LogEvent]) -> list[tuple[LogEvent, tuple[int, .
     return [
         (same[0], tuple(sorted({event.rank for event in same if event.rank is not None}))) for same in groups.values()
     ]
-
-
-def _follows(event: LogEvent) -> bool:
-    return event.kind in ("connection", "monitor", "exit") or any(words in event.text for words in _AFTERWARDS)
 
 
 def seen_lines(diagnosis: Diagnosis) -> Iterator[tuple[LogEvent, tuple[int, ...]]]:
@@ -284,16 +263,13 @@ _MOST_QUOTED = 240  # characters of a line
 
 def hang_level(diagnosis: Diagnosis) -> Severity:
     """How bad it is: 'error' with a cause, 'warning' where something waits or stalled, else 'info'."""
-    if diagnosis.roots:
+    evidence, events = diagnosis.evidence, seen_events(diagnosis)
+    if diagnosis.roots or any(finding.severity == "error" for finding in diagnosis.machine):
         return "error"
-    events = seen_events(diagnosis)
-    seen = events and not _tells_of_fabric_only(diagnosis) and not all(map(was_logged_only, events))
-    seen = seen or bool(diagnosis.evidence.lone)
-    if any(finding.severity == "error" for finding in diagnosis.machine):
-        return "error"
-    seen = seen or bool(diagnosis.machine)
-    trouble = _waiting(diagnosis) or diagnosis.evidence.stall is not None or seen
-    return "warning" if trouble else "info"
+    if _waiting(diagnosis) or evidence.stall is not None or evidence.lone or diagnosis.machine:
+        return "warning"
+    seen = events and not _is_of_fabric_only(diagnosis) and not all(map(was_logged_only, events))
+    return "warning" if seen else "info"
 
 
 def shows_trouble(diagnosis: Diagnosis) -> bool:
@@ -314,7 +290,7 @@ def hang_sentence(diagnosis: Diagnosis) -> str:
     elif (timed := timed_out(diagnosis)) is not None:
         ranks = sorted({e.rank for e in diagnosis.evidence.log if e.kind == "timeout" and e.rank is not None})
         operation = operation_text(timed.op, timed.sequence)
-        late = _said("timed_out", ranks=ranks, operation=operation, world=_told_world(diagnosis))[0]
+        late = _said("timed_out", ranks=ranks, operation=operation, world=_given_world(diagnosis))[0]
         said = [late, _for_whom_text(diagnosis, len(ranks) or 1)]
     else:
         said = _without_waiting(diagnosis)
@@ -339,7 +315,7 @@ def _wait_text(diagnosis: Diagnosis, waiting: Sequence[int]) -> str:
     return _said(
         "waiting",
         ranks=waiting,
-        world=_told_world(diagnosis),
+        world=_given_world(diagnosis),
         operation=next(iter(calls)) if len(calls) == 1 else None,
         calls=[*each[:_MOST_CALLS], *["…"][: len(each) > _MOST_CALLS]],
     )[0]
@@ -351,7 +327,7 @@ def _for_whom_text(diagnosis: Diagnosis, waiting: int) -> str:
     return _said("for", unknown=who_runs(unknown) if unknown else None, waiting=waiting)[0]
 
 
-def _told_world(diagnosis: Diagnosis) -> int | None:
+def _given_world(diagnosis: Diagnosis) -> int | None:
     """The job's number of ranks where it is given, and not only the highest of them seen."""
     return None if diagnosis.evidence.world_source == "seen" else diagnosis.evidence.world_size
 
@@ -395,7 +371,8 @@ def bytes_text(ranks: RankGroup) -> str:
 
 def state_text(ranks: RankGroup) -> str:
     """The state that the ranks share; 'cause' for a root."""
-    return "differs" if ranks.state is None else "cause" if ranks.state == "root" else ranks.state
+    state = ranks.shared("state")
+    return "differs" if state is None else "cause" if state == "root" else str(state)
 
 
 def place_text(ranks: RankGroup) -> str:
@@ -481,22 +458,12 @@ def end_text(diagnosis: Diagnosis) -> str:
     line, said = (0, "") if by is None else getattr(shown, by)
     frames = shown.frames if by == "interrupted" else ()
     return first_phrase(
-        "hangs",
-        "end",
-        "text",
-        place=f"{Path(shown.path).name}:{line}",
-        said=said,
-        interrupted=by == "interrupted",
-        asked=by == "asked",
-        hangs=by == "hangs",
+        "hangs", "end", "text", place=f"{Path(shown.path).name}:{line}", said=said, interrupted=by == "interrupted",
+        asked=by == "asked", hangs=by == "hangs", name=Path(shown.path).name, done=shown.done, serving=shown.serving,
         doing=activity_text(stack_activity(ThreadStack(True, frames))) if frames else None,
         step=first_phrase("hangs", "end", "step", step=shown.step, of=shown.of, epoch=shown.epoch),
-        name=Path(shown.path).name,
-        done=shown.done,
-        serving=shown.serving,
-        lines=sum(end.lines for end in ends),
-        logs=len(ends) if len(ends) > 1 else None,
-    )
+        lines=sum(end.lines for end in ends), logs=len(ends) if len(ends) > 1 else None,
+    )  # fmt: skip
 
 
 def lone_text(diagnosis: Diagnosis) -> str:
@@ -516,7 +483,7 @@ def _without_waiting(diagnosis: Diagnosis) -> list[str]:
         return _said("machine", text=diagnosis.machine[0].message)
     if diagnosis.evidence.ends:
         return [end_text(diagnosis)]
-    if _tells_of_fabric_only(diagnosis):
+    if _is_of_fabric_only(diagnosis):
         quoted = quoted_line(diagnosis, seen[0], ()) if seen else None
         return _said("fabric", quoted=quoted, read=read_text(diagnosis))
     if ras:
@@ -525,7 +492,14 @@ def _without_waiting(diagnosis: Diagnosis) -> list[str]:
         return _said("idle", text=idle.text, place=f"{Path(idle.path).name}:{idle.line}")
     if lone and not any(event.kind not in ("monitor", "outlived", "passed") for event in seen):
         return [lone_text(diagnosis)]
-    return _seen_text(diagnosis, seen) if seen else _unseen_text(diagnosis)
+    if seen:
+        return _seen_text(diagnosis, seen)
+    unknown = unknown_ranks(diagnosis)
+    return _said(
+        "nothing", read=read_text(diagnosis), unknown=who_runs(unknown) if unknown else None,
+        no_dump=all(record.source != "flight recorder" for record in diagnosis.evidence.records.values()),
+        unknown_ranks=ranks_in(unknown),
+    )  # fmt: skip
 
 
 def _seen_text(diagnosis: Diagnosis, seen: Sequence[LogEvent]) -> list[str]:
@@ -541,32 +515,20 @@ def _seen_text(diagnosis: Diagnosis, seen: Sequence[LogEvent]) -> list[str]:
     elif all(event.kind in ("outlived", "passed") for event in seen):
         part = "passed"
     else:
-        # Take the first line that does not follow from another process's end, else the first line, and who wrote it.
-        part, quoted = "messages", next((group for group in groups if not _follows(group[0])), groups[0])
+        # The first line that is not the echo of another process's end, else the first line, and who wrote it.
+        part = "messages"
+        own = [
+            group
+            for group in groups
+            if group[0].kind not in ("connection", "monitor", "exit")
+            and not any(words in group[0].text for words in _AFTERWARDS)
+        ]
+        quoted = next(iter(own), groups[0])
     return _said(
-        part,
-        text=seen[0].text,
-        count=len(seen),
-        more=len(seen) - 1 or None,
-        kinds=len(groups),
-        more_kinds=len(groups) > 1,
-        many=len(groups) > 2,
-        quoted=quoted_line(diagnosis, *quoted),
+        part, text=seen[0].text, count=len(seen), more=len(seen) - 1 or None, kinds=len(groups),
+        more_kinds=len(groups) > 1, many=len(groups) > 2, quoted=quoted_line(diagnosis, *quoted),
         read=read_text(diagnosis),
-    )[:1]
-
-
-def _unseen_text(diagnosis: Diagnosis) -> list[str]:
-    """That nothing was seen, and what is missing to see more."""
-    unknown = unknown_ranks(diagnosis)
-    dumped = any(record.source == "flight recorder" for record in diagnosis.evidence.records.values())
-    return _said(
-        "nothing",
-        read=read_text(diagnosis),
-        no_dump=not dumped,
-        unknown=who_runs(unknown) if unknown else None,
-        unknown_ranks=ranks_in(unknown),
-    )
+    )[:1]  # fmt: skip
 
 
 def quoted_line(diagnosis: Diagnosis, event: LogEvent, said_by: Sequence[int]) -> str:
@@ -577,8 +539,8 @@ def quoted_line(diagnosis: Diagnosis, event: LogEvent, said_by: Sequence[int]) -
     return f"{where}:{event.line} says “{first_words(event.text, _MOST_QUOTED)}”{of}"
 
 
-def _tells_of_fabric_only(diagnosis: Diagnosis) -> bool:
-    """Whether no rank is told of, and the logs hold nothing but NCCL's warnings."""
+def _is_of_fabric_only(diagnosis: Diagnosis) -> bool:
+    """Whether nothing is known of any rank, and the logs hold nothing but NCCL's warnings."""
     evidence = diagnosis.evidence
     ranks = evidence.records or evidence.stacks or evidence.processes or evidence.stall
     warnings = all(is_harmless(event) for event in evidence.log)

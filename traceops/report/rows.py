@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from traceops.core.rank_text import runs_of
 from traceops.core.words import MemoryKind
+from traceops.measure.ledger import IDLE_BUCKETS
 
 # Numbers as a report holds them. A file is from anybody, so what sums and squares cannot hold is not read.
 
@@ -59,6 +60,11 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
         """The time in one of `ledger.BUCKETS`."""
         value: float | None = getattr(self, f"{bucket}_ms")
         return value
+
+    @property
+    def idle_ms(self) -> float:
+        """All idle buckets together."""
+        return sum(self.bucket_ms(bucket) or 0.0 for bucket in IDLE_BUCKETS)
 
 
 class HostSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -160,16 +160,6 @@ class Tables(msgspec.Struct, frozen=True, kw_only=True):
 
 # The tables beside a report.json, read back from their CSV files.
 
-_ROWS: dict[str, type[msgspec.Struct]] = {
-    "lateness": LatenessRow,
-    "arrivals": ArrivalRow,
-    "bandwidth": BandwidthRow,
-    "critical_path": PathRow,
-    "timeline": TimelineRow,
-    "kernels": KernelRow,
-    "blocking_calls": BlockingCallRow,
-    "copies": CopyRow,
-}
 Row = TypeVar("Row", bound=msgspec.Struct)
 
 
@@ -178,10 +168,12 @@ def read_tables(folder: Path | None, reference: tuple[ReferenceRow, ...] = ()) -
     file that is not there is an empty table, as it is where there was nothing to say."""
     found: dict[str, Any] = {}
     problems: list[str] = []
-    for name, kind in _ROWS.items() if folder is not None else ():
+    for name, kind in get_type_hints(Tables).items() if folder is not None else ():
+        if name in ("reference", "hta"):
+            continue
         file = Path(folder or ".", f"{name}.csv")
         try:
-            found[name] = tuple(_rows(read_regular(file), kind))
+            found[name] = tuple(_rows(read_regular(file), get_args(kind)[0]))
         except FileNotFoundError:
             continue
         except (OSError, ValueError, OverflowError, csv.Error) as error:

@@ -202,16 +202,15 @@ _IN_TIME_PCT = 3.0  # of the step: a device that is idle for less does not wait 
 
 
 class Basis(Struct, frozen=True):
-    """The step, ms, and its exposed transfer, ms, median over ranks. shares: percent of the step by rank. recorded_ms:
-    the exposed transfer of the recorded steps, where the step is the undisturbed one, else None. in_time: whether no
-    device waits for its host in it, though hosts may be late in the recorded steps. left_ms: what is sure to be left of
-    it beyond the time that its hosts need, None where nobody timed them."""
+    """The step, ms, and its exposed transfer, ms, median over ranks. shares: percent of the step by rank. recorded:
+    what the traces show, where the step is the undisturbed one. in_time: whether no device waits for its host in it,
+    though hosts may be late in the recorded steps. left_ms: what is sure to be left of it beyond the time that its
+    hosts need, None where nobody timed them."""
 
     step_ms: float
     exposed_ms: float
     shares: Mapping[int, float]
-    recorded_ms: float | None = None
-    recorded_step_ms: float = 0.0
+    recorded: Recorded | None = None
     in_time: bool = False
     left_ms: float | None = None
 
@@ -220,20 +219,15 @@ class Basis(Struct, frozen=True):
         """The transfer's part of the step."""
         return float(median(list(self.shares.values())))
 
-    @property
-    def recorded(self) -> Recorded | None:
-        """What the traces show, where that is another step."""
-        return None if self.recorded_ms is None else Recorded(exposed=self.recorded_ms, step=self.recorded_step_ms)
-
     def gain(self, run: CrossRank, ms: float) -> Gain:
         """What this step gains without `ms` of transfer."""
         return gain_of(run, ms, in_time=self.in_time, left_ms=self.left_ms)
 
     def evidence(self, words: StepWords) -> tuple[Evidence, ...]:
         """The same as numbers."""
-        if self.recorded_ms is None:
+        if self.recorded is None:
             return ()
-        recorded = Evidence(Fact.RECORDED, stored(self.recorded_ms), words.unit("ms"))
+        recorded = Evidence(Fact.RECORDED, stored(self.recorded.exposed), words.unit("ms"))
         return Evidence(Fact.STEP, stored(self.step_ms), "ms"), recorded
 
 
@@ -244,18 +238,11 @@ def basis_of(run: CrossRank, undisturbed: Undisturbed | None, host_ms: float | N
     recorded = float(median([times.mean_ms("comm_transfer") for times in run.ranks]))
     if undisturbed is None or not _tells(undisturbed, run):
         return Basis(run.step_ms, recorded, shares)
-    step = undisturbed.step_ms
-    exposed = {one.rank: one.transfer_ms for one in undisturbed.ranks}
-    idle = max(one.idle_ms for one in undisturbed.ranks)
-    return Basis(
-        step,
-        float(median(list(exposed.values()))),
-        {rank: 100 * ms / step for rank, ms in exposed.items()},
-        recorded,
-        run.step_ms,
-        100 * idle / step < _IN_TIME_PCT,
-        None if host_ms is None else max(step - host_ms, 0.0),
-    )
+    step, idle = undisturbed.step_ms, max(one.idle_ms for one in undisturbed.ranks)
+    shares = {one.rank: 100 * one.transfer_ms / step for one in undisturbed.ranks}
+    exposed = float(median([one.transfer_ms for one in undisturbed.ranks]))
+    in_time, left = 100 * idle / step < _IN_TIME_PCT, None if host_ms is None else max(step - host_ms, 0.0)
+    return Basis(step, exposed, shares, Recorded(exposed=recorded, step=run.step_ms), in_time, left)
 
 
 def _tells(undisturbed: Undisturbed, run: CrossRank) -> bool:

@@ -313,8 +313,8 @@ def judge_late(
         unnamed = replace(group, findings=(), clear=reason("late", "single_ranks"))
         return [*single, unnamed if named else group]
     slow = run.replay.slow_groups
-    alike = set(slow.ranks if slow else ())
-    beside = _late_for_other_reasons(run, slow, slowdown, undisturbed) if slow else []
+    assert slow is not None  # whose groups were found
+    alike, beside = set(slow.ranks), _late_for_other_reasons(run, slow, slowdown, undisturbed)
     merged = []
     for verdict in single:  # which of the ranks that are late alike comes last is chance
         kept = [one for one in verdict.findings if one.severity != "info" and not alike & set(one.ranks)]

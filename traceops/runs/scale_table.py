@@ -22,6 +22,7 @@ _STEP = re.compile(
 )
 _SAMPLES = re.compile(r"^(?:global[ _]batch(?:[ _]size)?|samples[ _](?:per|a)[ _]step)$")
 _EACH = re.compile(r"^(?:(?:micro|local|per[ _]gpu)[ _]?)?batch(?:[ _]size)?(?:[ _](?:per[ _]gpu|per[ _]rank))?$")
+_HEADINGS = {"ranks": _RANKS, "rate": _RATE, "step": _STEP, "samples": _SAMPLES, "each": _EACH}
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
 
@@ -74,27 +75,19 @@ def _columns(heads: Sequence[str]) -> dict[str, int]:
     found: dict[str, int] = {}
     for place, head in enumerate(heads):
         plain = re.sub(r"[()\[\]*`#]", " ", head.casefold()).strip()
-        for what, pattern in (
-            ("ranks", _RANKS),
-            ("rate", _RATE),
-            ("step", _STEP),
-            ("samples", _SAMPLES),
-            ("each", _EACH),
-        ):
-            if pattern.search(plain):
-                found.setdefault(what, place)
-                break
+        if (what := next((what for what, pattern in _HEADINGS.items() if pattern.search(plain)), None)) is not None:
+            found.setdefault(what, place)
     return found
 
 
 def _row(cells: Sequence[str], heads: Sequence[str], found: dict[str, int]) -> TableRow | None:
     """None for a row without the numbers that are needed, as a line of text below the table."""
-    told = {what: _number(cells[place]) if place < len(cells) else None for what, place in found.items()}
-    ranks, rate, step = (told.get(what) for what in ("ranks", "rate", "step"))
+    given = {what: _number(cells[place]) if place < len(cells) else None for what, place in found.items()}
+    ranks, rate, step = (given.get(what) for what in ("ranks", "rate", "step"))
     if ranks is None or ranks != int(ranks):
         return None
-    if (samples := told.get("samples")) is None and told.get("each") is not None:
-        samples = (told["each"] or 0.0) * ranks
+    if (samples := given.get("samples")) is None and given.get("each") is not None:
+        samples = (given["each"] or 0.0) * ranks
     if rate is None and step and samples:
         unit = _STEP.search(heads[found["step"]].casefold())
         rate = samples / (step / 1e3 if unit is None or (unit[1] or "ms") == "ms" else step)
@@ -103,6 +96,6 @@ def _row(cells: Sequence[str], heads: Sequence[str], found: dict[str, int]) -> T
 
 def _number(cell: str) -> float | None:
     """The number that a cell begins with, above 0: '1,234.5 img/s', '~ 12'."""
-    told = _NUMBER.search(cell)
-    value = float(told[0].replace(",", "")) if told else math.nan
+    found = _NUMBER.search(cell)
+    value = float(found[0].replace(",", "")) if found else math.nan
     return value if 0 < value < 1e15 else None

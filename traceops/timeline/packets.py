@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from traceops.timeline.processes import DEVICE_CATEGORIES, TrackNumbers, rank_uuid
+from traceops.timeline.processes import DEVICE_CATEGORIES, rank_uuid, track_numbers
 
 # The few wire types of protocol buffers that a Perfetto trace needs [protobuf.dev, encoding].
 
@@ -286,22 +286,23 @@ class RankPackets:
 
     def write(self) -> Iterator[bytes]:
         """Tracks first, then what is on them."""
-        packets, place = self._packets, TrackNumbers(self._slot)
+        packets, place = self._packets, track_numbers(self._slot)
         used = {row[0] for row in self._rows} | {pid for pid, _, _ in self._counters}
         for pid in sorted(used, key=lambda pid: (self._places.get(pid, 0), pid)):
             title = _RANK.sub("", self._processes.get(pid, "")) or f"process {pid}"
-            parent = place.next()
+            parent = next(place)
             yield packets.track(Track(parent, rank_uuid(self._slot), title, 100 + self._places.get(pid, 0) % 1000))
-            own = sorted((row for row in self._rows if row[0] == pid), key=self._order)
+            own = sorted(row for row in self._rows if row[0] == pid)
+            own.sort(key=lambda row: (self._orders.get(row, 0.0), int(row[1]) if row[1].lstrip("-").isdigit() else 0))
             for order, row in enumerate(own):
                 yield from self._row(row, parent, order * 100, place)
             for (_, name, unit), values in sorted(self._counters.items()):
                 if _ == pid:
-                    uuid = place.next()
+                    uuid = next(place)
                     yield packets.track(Track(uuid, parent, name, (len(own) + 1) * 100, unit))
                     yield packets.counter(uuid, sorted(values, key=lambda value: value[0]))
 
-    def _row(self, row: _ROW, parent: int, order: int, place: TrackNumbers) -> Iterator[bytes]:
+    def _row(self, row: _ROW, parent: int, order: int, place: Iterator[int]) -> Iterator[bytes]:
         held, packets = self._rows[row], self._packets
         for moment, body in held.open:  # begun and never ended
             held.bars.append(Bar(moment, max((bar.end for bar in held.bars), default=moment), body))
@@ -313,7 +314,7 @@ class RankPackets:
         for bar, lane in zip(bars, lanes_of([(bar.start, bar.end) for bar in bars], nest=True), strict=True):
             rows.setdefault(lane, []).append(bar)
         for lane, bars in sorted(rows.items()):
-            uuid = place.next()
+            uuid = next(place)
             yield packets.track(Track(uuid, parent, name + (f" ({lane + 1})" if lane else ""), order + min(lane, 99)))
             yield packets.slices(uuid, bars)
             if lane == 0:
@@ -326,9 +327,6 @@ class RankPackets:
         name = self._names.get(row, numbered).strip()
         words = self._streams.get(int(row[1])) if device and row[1].isdigit() else None
         return f"{name} · {words}" if words else name
-
-    def _order(self, row: _ROW) -> tuple[float, int, str]:
-        return self._orders.get(row, 0.0), int(row[1]) if row[1].lstrip("-").isdigit() else 0, row[1]
 
     def _describe(self, event: Mapping[str, Any]) -> None:
         args = event.get("args")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import count
 from typing import Any, Literal
 
 import msgspec
@@ -64,16 +66,9 @@ def rank_uuid(slot: int) -> int:
     return _RANKS + slot
 
 
-class TrackNumbers:
-    """Hands out numbers for the tracks of one rank; `added` for those that traceops adds to it."""
-
-    def __init__(self, slot: int, added: bool = False) -> None:
-        self._next = (2 * slot + 1 + added) * _ROWS
-
-    def next(self) -> int:
-        """A number that no other track has."""
-        self._next += 1
-        return self._next
+def track_numbers(slot: int, added: bool = False) -> Iterator[int]:
+    """Numbers for the tracks of one rank, which no other track has; `added` for those that traceops adds to it."""
+    return count((2 * slot + 1 + added) * _ROWS + 1)
 
 
 BLOCK = 1000  # process ids of a rank; the first is the rank's overview

@@ -202,16 +202,14 @@ _MAY_STRETCH = 0.05  # how far beyond its events the profiler's notes on itself 
 
 
 class PartTask(Struct, frozen=True):
-    """What to write of one rank: `slot` is its place among the `slots` of the timeline. `form` is Chrome's JSON or
-    Perfetto's own packets. `windows` are the times to keep (ns, as the analysis has them), None for all."""
+    """What to write of one rank, as it is `shown` among the `slots` of the timeline. `form` is Chrome's JSON or
+    Perfetto's own packets."""
 
     path: str
     rank: int
-    slot: int
+    shown: ShownRank
     slots: int
     host: str | None
-    placement: Placement
-    windows: tuple[tuple[int, int], ...] | None
     output: Path
     gzipped: bool
     form: Form = "json"
@@ -250,7 +248,7 @@ def write_part(task: PartTask) -> RankPart:
     collecting = gc.isenabled()
     gc.disable()  # millions of small objects that are all freed by reference count
     rewriter = _Rewriter(task)
-    packets = RankPackets(task.slot, task.streams) if task.form == "perfetto" else None
+    packets = RankPackets(task.shown.slot, task.streams) if task.form == "perfetto" else None
     encode = msgspec.json.Encoder().encode
 
     def write(events: list[Any]) -> None:
@@ -291,13 +289,13 @@ class _Rewriter:
     """Turns events of one file into events of the timeline."""
 
     def __init__(self, task: PartTask) -> None:
-        self.processes = Processes(task.rank, task.slot, task.slots, task.host)
+        self.processes = Processes(task.rank, task.shown.slot, task.slots, task.host)
         self.events = self.untimed = 0
         self.first_ns: int | None = None
         self.last_ns: int | None = None
-        self._placement = task.placement
-        self._ids = Ids(task.slot)
-        self._filter = StepFilter(task.windows) if task.windows is not None else None
+        self._placement = task.shown.placement
+        self._ids = Ids(task.shown.slot)
+        self._filter = StepFilter(task.shown.windows) if task.shown.windows is not None else None
         self._notes: list[Timed] = []
 
     def rewrite(self, batch: list[WholeEvent]) -> list[WholeEvent]:

@@ -24,14 +24,14 @@ from traceops.core.findings import Finding
 from traceops.core.words import ROLES, Role
 from traceops.measure.summary import RankSummary
 from traceops.pipeline.analyze import own_kernels, run_pipeline
-from traceops.pipeline.conclude import Analysis, NoEventsError
+from traceops.pipeline.conclude import NoEventsError
 from traceops.pipeline.mapping.executors import cores, map_in_processes
 from traceops.pipeline.mapping.ranks import MapOptions, Progress
 from traceops.pipeline.run_info import rank_host
 from traceops.timeline.choose import FILE_NAME, around_finding, choose_ranks, choose_steps, listed, windows_of
 from traceops.timeline.packets import Bar, Packets, Track, lanes_of
 from traceops.timeline.pieces import CompressedPiece, PieceWriter, cannot_write, join
-from traceops.timeline.processes import FINDINGS, TrackNumbers, host_uuid, named_place, rank_uuid
+from traceops.timeline.processes import FINDINGS, host_uuid, named_place, rank_uuid, track_numbers
 from traceops.timeline.reader import TimelineHeader, place_files, read_header
 from traceops.timeline.tracks import (
     Drawn,
@@ -92,6 +92,7 @@ def _steps_of(finding: Finding, run: CrossRank | None, shown: Mapping[int, Shown
 _SEQUENCE = 1
 WORDS = texts("views", "timeline")
 _Levels = list[tuple[int, float]]  # from a moment (ns) on: a value
+_Bundles = Mapping[int, tuple[Slice, ...]]  # by collective: a rank's waiting in it, if any, and its transfer
 
 
 class AddedPackets:
@@ -124,9 +125,9 @@ class AddedPackets:
         self, run: CrossRank | None, findings: Sequence[Finding], shown: Mapping[int, ShownRank], span: tuple[int, int]
     ) -> Iterator[bytes]:
         """A row for each finding, the worst first: rows of their own keep their words readable."""
-        place = TrackNumbers(len(shown))
+        place = track_numbers(len(shown))
         for order, own in enumerate(finding_slices(run, findings, shown, span)):
-            uuid = place.next()
+            uuid = next(place)
             yield self._packets.track(Track(uuid, FINDINGS, own.name, order))
             yield self._slices(uuid, [self._bar(own)])
 
@@ -147,11 +148,9 @@ class AddedPackets:
             if own.summary.rank in bundles:
                 yield from self._rank(run, own, shown[own.summary.rank], bundles[own.summary.rank])
 
-    def _rank(
-        self, run: CrossRank, own: RankTimes, shown: ShownRank, bundles: Mapping[int, tuple[Slice, ...]]
-    ) -> Iterator[bytes]:
-        place, parent, rank = TrackNumbers(shown.slot, added=True), rank_uuid(shown.slot), own.summary.rank
-        steps = place.next()
+    def _rank(self, run: CrossRank, own: RankTimes, shown: ShownRank, bundles: _Bundles) -> Iterator[bytes]:
+        place, parent, rank = track_numbers(shown.slot, added=True), rank_uuid(shown.slot), own.summary.rank
+        steps = next(place)
         yield self._packets.track(Track(steps, parent, "steps", 0))
         yield self._slices(steps, [self._bar(step) for step in step_slices(own, shown)])
         by_role: dict[Role, dict[int, tuple[Slice, ...]]] = defaultdict(dict)
@@ -163,7 +162,7 @@ class AddedPackets:
             words = f" · {ROLES[role]}" if named else ""
             yield from self._waiting(place, parent, order * 10, words, of_role, rank)
             if levels := bandwidth_levels(run.matching, of_role):
-                uuid = place.next()
+                uuid = next(place)
                 yield self._packets.track(Track(uuid, parent, f"{WORDS['busbw']}{words}", order * 10 + 8, "GB/s"))
                 yield self._packets.counter(uuid, levels)
         # How much later than the first member this rank came to each collective, ms, from when it came. Only where
@@ -176,12 +175,18 @@ class AddedPackets:
             wait = next(wait for (who, _), wait in zip(met.members, met.wait_ns, strict=True) if who == rank)
             delays.append((bundle[0].start, (max(met.wait_ns) - wait) / 1e6))
         if delays:
-            uuid = place.next()
+            uuid = next(place)
             yield self._packets.track(Track(uuid, parent, WORDS["late"], 90, "ms"))
             yield self._packets.counter(uuid, sorted(delays))
 
     def _waiting(
-        self, place: TrackNumbers, parent: int, order: int, words: str, bundles: dict[int, tuple[Slice, ...]], rank: int
+        self,
+        place: Iterator[int],
+        parent: int,
+        order: int,
+        words: str,
+        bundles: dict[int, tuple[Slice, ...]],
+        rank: int,
     ) -> Iterator[bytes]:
         """Waiting and the transfer behind it: each pair on one row, as many rows as overlapping pairs need."""
         spans = [(bundle[0].start, bundle[-1].end) for bundle in bundles.values()]
@@ -189,7 +194,7 @@ class AddedPackets:
         for number, lane in zip(bundles, lanes_of(spans, nest=False), strict=True):
             rows[lane].append(number)
         for lane, row in sorted(rows.items()):
-            uuid = place.next()
+            uuid = next(place)
             name = f"wait and transfer{words}" + (f" ({lane + 1})" if lane else "")
             yield self._packets.track(Track(uuid, parent, name, order + min(lane, 7)))
             bars = []
@@ -207,7 +212,7 @@ class AddedPackets:
         return self._packets.slices(uuid, bars)
 
 
-def bandwidth_levels(matching: MatchedCollectives, bundles: Mapping[int, tuple[Slice, ...]]) -> _Levels:
+def bandwidth_levels(matching: MatchedCollectives, bundles: _Bundles) -> _Levels:
     """Bus bandwidth, GB/s, over time: of each collective during its transfer only, so waiting does not lower it.
     Collectives that transfer at one time are added up. Those whose size is not known are left out."""
     changes: dict[int, float] = defaultdict(float)
@@ -294,22 +299,24 @@ def write_timeline(
     """
     _check_target(output, window)
     chosen = choose_ranks(window, ranks)
-    analysis: Analysis | None = None
+    run: CrossRank | None = None
+    findings: Sequence[Finding] = ()
     with contextlib.suppress(NoEventsError):  # of ranks that cannot be analysed, the events may be shown all the same
         analysis = run_pipeline(found, window, MapOptions(jobs, progress=progress, own_kernels=own_kernels()))
-    run = None if analysis is None else analysis.run
-    usable = {times.summary.rank: times.summary for times in run.ranks} if run is not None else {}
+        run, findings = analysis.run, analysis.report.findings
+    usable = {times.summary.rank: times.summary for times in (run.ranks if run is not None else ())}
     if around is not None:
-        if analysis is None:
+        if run is None:
             raise UsageError("no rank could be analysed, so there is no finding to show")
-        place = around_finding(around, analysis.report.findings, analysis.run, chosen)
+        place = around_finding(around, findings, run, chosen)
         chosen = choose_ranks(window, place.ranks if ranks is None else ranks)
         steps = place.steps if steps is None else steps
-    wanted = choose_steps([usable[rank] for rank in chosen if rank in usable], steps)
+    summaries = [usable[rank] for rank in chosen if rank in usable]
+    wanted = choose_steps(summaries, steps)
     form: Form = "json" if output.name.endswith(_JSON) else "perfetto"
     gzipped = output.name.endswith(".gz")
     if announce is not None:
-        recorded = max((len(usable[rank].step_numbers) for rank in chosen if rank in usable), default=0)
+        recorded = max((len(summary.step_numbers) for summary in summaries), default=0)
         files = [file for file in window.files if file.rank in chosen]
         announce(expect_size(files, None if wanted is None else len(wanted), recorded, form, gzipped))
     jobs = _worth(window.files, jobs)
@@ -317,17 +324,14 @@ def write_timeline(
     placements, borrowed = place_files(headers, run.clocks.fits if run is not None else {})
     times = windows_of(chosen, usable, wanted, jobs)
     shown = {rank: ShownRank(slot, placements[rank], times.get(rank), wanted) for slot, rank in enumerate(chosen)}
-    findings = () if analysis is None else analysis.report.findings
     with _beside(output) as folder:
         tasks = [
             PartTask(
                 path=path,
                 rank=rank,
-                slot=shown[rank].slot,
+                shown=shown[rank],
                 slots=len(shown),
                 host=_host(found, usable.get(rank), headers[rank]),
-                placement=shown[rank].placement,
-                windows=shown[rank].windows,
                 output=folder / str(rank),
                 gzipped=gzipped,
                 form=form,
@@ -336,34 +340,22 @@ def write_timeline(
             for rank, path in chosen.items()
         ]
         parts = list(map_in_processes(write_part, tasks, jobs))
-        span = _span(found, parts)
-        added = _join_parts(folder, output, found.root, tasks, parts, run, findings, shown, span)
-        size = output.stat().st_size
-    return Timeline(
-        path=output,
-        size_bytes=size,
-        ranks=tuple(part.rank for part in parts if part.events),
-        events=sum(part.events for part in parts),
-        added=added,
-        duration_ns=span[1] - span[0],
-        problems=(*found.problems, *((part.path, "; ".join(part.damage)) for part in parts if part.damage)),
-        notes=tuple(_notes(run, chosen, borrowed)),
-    )
+        return _joined(folder, output, found, tasks, parts, run, findings, tuple(_notes(run, chosen, borrowed)))
 
 
-def _join_parts(
+def _joined(
     folder: Path,
     output: Path,
-    root: str,
+    found: Discovery,
     tasks: Sequence[PartTask],
     parts: Sequence[RankPart],
     run: CrossRank | None,
     findings: Sequence[Finding],
-    shown: Mapping[int, ShownRank],
-    span: tuple[int, int],
-) -> int:
-    """Join the parts of the ranks and what traceops adds, in a file that appears whole; how many events it adds."""
-    own = [part.piece for part in parts if part.piece]
+    notes: tuple[str, ...],
+) -> Timeline:
+    """Join the parts of the ranks and what traceops adds, in a file that appears whole."""
+    own, span = [part.piece for part in parts if part.piece], _span(found, parts)
+    shown = {task.rank: task.shown for task in tasks}
     if tasks[0].form == "perfetto":
         # The first piece of the native format lists the tracks, with those that traceops adds.
         packets = AddedPackets()
@@ -377,13 +369,22 @@ def _join_parts(
         added, first = packets.added, writer.piece
         pieces = [first, *own]
     else:
-        added, last = _write_added(folder / "added", root, tasks, run, findings, shown, span)
+        added, last = _write_added(folder / "added", found.root, tasks, run, findings, shown, span)
         with PieceWriter(folder / "head", tasks[0].gzipped) as writer:
             writer.write(b'{"traceEvents":[\n')  # first, for some readers stop at a key they do not know
         pieces = [writer.piece, *own, last]
     join(pieces, folder / output.name)
     os.replace(folder / output.name, output)  # noqa: PTH105
-    return added
+    return Timeline(
+        path=output,
+        size_bytes=output.stat().st_size,
+        ranks=tuple(part.rank for part in parts if part.events),
+        events=sum(part.events for part in parts),
+        added=added,
+        duration_ns=span[1] - span[0],
+        problems=(*found.problems, *((part.path, "; ".join(part.damage)) for part in parts if part.damage)),
+        notes=notes,
+    )
 
 
 def _span(found: Discovery, parts: Sequence[RankPart]) -> tuple[int, int]:
@@ -423,7 +424,7 @@ def _write_added(
         top = events + [slice_event(own, FINDINGS_PID, lane + 1) for own, lane in zip(slices, lanes, strict=True)]
         added += sum(event["ph"] != "M" for event in top)
         trailer = {
-            "baseTimeNanoseconds": tasks[0].placement.origin_ns,
+            "baseTimeNanoseconds": tasks[0].shown.placement.origin_ns,
             "traceops": {
                 "version": __version__,
                 "ranks": [{"rank": task.rank, "trace": _within(root, task.path)} for task in tasks],

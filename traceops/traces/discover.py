@@ -20,6 +20,7 @@ from traceops.core.capture_failure import (
     counted,
     shorter_schedule,
 )
+from traceops.core.documents import copied
 from traceops.core.errors import InputError, problem_of
 from traceops.traces.event import LATEST_NS, first_times_us
 from traceops.traces.kineto import read_meta
@@ -353,17 +354,8 @@ def _summary(path: str, rank_in_name: int | None, window: int | None) -> Candida
     inside = header.rank_inside
     if rank_in_name is None and header.rank_from == "name":  # of the trace, whose name may have been changed
         inside = header.rank
-    return Candidate(
-        path=path,
-        trace=header.trace,
-        rank_in_name=rank_in_name,
-        rank_inside=inside,
-        world_size=header.world_size,
-        window=window,
-        started_ns=header.started_ns,
-        steps=header.steps,
-        summarized=True,
-    )
+    own = {"path": path, "rank_in_name": rank_in_name, "rank_inside": inside, "window": window, "summarized": True}
+    return copied(Candidate, header, **own)
 
 
 def _why_none(manifest: dict[str, Any]) -> str:

@@ -394,26 +394,11 @@ def _step_ms(manifest: Mapping[str, Any], index: int) -> float | None:
 PAIRS = "pairs.json"  # in the folder of a series that `traceops run --against` made
 _ENDINGS = (".json", ".json.gz", SUFFIX)
 # What lies beside traces without being one.
-_NEVER = frozenset(
-    {
-        "run.json",
-        "manifest.json",
-        "report.json",
-        "hang.json",
-        "compare.json",
-        "history.json",
-        PAIRS,
-        "runs.json",
-        "scale.json",
-        "sweep.json",
-        "trials.json",
-        "truth.json",
-        "package.json",
-        "settings.json",
-        "timeline.json",
-        "timeline.json.gz",
-    }
-)
+_NEVER = frozenset({
+    "run.json", "manifest.json", "report.json", "hang.json", "compare.json", "history.json", PAIRS, "runs.json",
+    "scale.json", "sweep.json", "trials.json", "truth.json", "package.json", "settings.json", "timeline.json",
+    "timeline.json.gz",
+})  # fmt: skip
 SKIP_FOLDERS = frozenset({"evidence", "logs", "node_modules", "__pycache__"})
 
 

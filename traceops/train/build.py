@@ -50,10 +50,8 @@ def strategy_options(config: TrainConfig, sizes: Sizes, world_size: int, local_w
 
 
 def pick_device(config: TrainConfig, local_rank: int) -> torch.device:
-    """The device of ``--device``: on CUDA the one with the number `local_rank`.
-
-    Raises UsageError where there is no CUDA, or fewer devices than ranks on this host.
-    """
+    """The device of ``--device``: on CUDA the one with the number `local_rank`. Raises UsageError where there is no
+    CUDA, or fewer devices than ranks on this host."""
     if config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
@@ -112,10 +110,8 @@ class TokenStream(Dataset[Sample]):
 
 
 def make_dataset(config: TrainConfig, sizes: Sizes, vocab: int, samples: int) -> Dataset[Sample]:
-    """`samples` samples of ``--data`` with tokens below `vocab`.
-
-    Raises UsageError for data that the datasets library cannot load.
-    """
+    """`samples` samples of ``--data`` with tokens below `vocab`. Raises UsageError for data that the datasets library
+    cannot load."""
     if config.data == "random":
         return RandomTokens(samples, sizes.seq_len, vocab, config.seed)
     tokenizer = None if config.model == "gpt" else config.model.removeprefix("hf:")

@@ -79,10 +79,8 @@ class GPT(LanguageModel):
         return 6.0 * weights + 12.0 * len(self.blocks) * length * self.tokens.embedding_dim
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
-        """Logits (batch, length, vocab) of `tokens` (batch, length); with `targets`, the mean loss.
-
-        `positions` (length,) are those of the tokens in their sequence, None for 0, 1, 2, …
-        """
+        """Logits (batch, length, vocab) of `tokens` (batch, length); with `targets`, the mean loss. `positions`
+        (length,) are those of the tokens in their sequence, None for 0, 1, 2, …"""
         if positions is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.tokens(tokens) + self.positions(positions)
@@ -187,10 +185,8 @@ _STORED = {"fp64": torch.float64, "bf16-params": torch.bfloat16}
 
 
 def make_model(config: TrainConfig, sizes: Sizes) -> LanguageModel:
-    """The model of ``--model`` on the CPU, in float32, or float64 for fp64 and bfloat16 for bf16-params.
-
-    Raises UsageError for a model that transformers cannot load.
-    """
+    """The model of ``--model`` on the CPU, in float32, or float64 for fp64 and bfloat16 for bf16-params. Raises
+    UsageError for a model that transformers cannot load."""
     model: LanguageModel
     if config.model == "gpt":
         model = GPT(sizes, config.activation_checkpointing)

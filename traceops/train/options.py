@@ -169,10 +169,8 @@ def refuse_training_options(config: TrainConfig) -> None:
 
 
 def with_global_batch(config: TrainConfig, samples: int, world_size: int) -> TrainConfig:
-    """`config` with the batch of a rank such that all ranks train `samples` an optimizer step.
-
-    Raises UsageError where they do not divide, and where a rank's batch was given too.
-    """
+    """`config` with the batch of a rank such that all ranks train `samples` an optimizer step. Raises UsageError where
+    they do not divide, and where a rank's batch was given too."""
     if config.batch_size is not None:
         raise UsageError("--batch-size is for one rank, --global-batch-size for all; give one of them")
     shares = config.replicas if config.strategy in MESHES and config.strategy != "expert_parallel" else world_size
@@ -205,10 +203,8 @@ def shard_group_size(config: TrainConfig, world_size: int, local_world_size: int
 
 
 def check(config: TrainConfig, world_size: int | None, device: str, backend: str) -> None:
-    """Raise UsageError for what cannot work, with the reason and what to do instead.
-
-    `world_size` None and `device` or `backend` "auto" mean not known yet; what depends on them is skipped.
-    """
+    """Raise UsageError for what cannot work, with the reason and what to do instead. `world_size` None and `device` or
+    `backend` "auto" mean not known yet; what depends on them is skipped."""
     _check_values(config)
     _check_model(config, device)
     check_loader(config, device)

@@ -121,7 +121,8 @@ def _points(graph: StepGraph, rank: int) -> _Points:
     seen: Counter[Label] = Counter()
     for node, moment in zip(nodes.join_node.tolist(), nodes.join_work.tolist(), strict=True):
         label = nodes.labels[node]
-        found[(*label, "join", seen[label])] = moment
+        join = (*label, "join", seen[label])
+        found[join] = moment
         seen[label] += 1
     return found
 

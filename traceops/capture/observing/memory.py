@@ -60,7 +60,7 @@ class MemoryWatch:
 
     def save_beside_others(self) -> None:
         """The same where memory ran out on another rank that this one can see, to be compared with it."""
-        if self._saved == 0 and any(contained(_ran_out_beside, self._folder) or ()):
+        if self._saved == 0 and contained(lambda: any(self._folder.parent.glob(f"rank_*/{RAN_OUT}"))):
             self.save()
 
     def held(self) -> dict[str, int] | None:
@@ -113,10 +113,6 @@ class MemoryWatch:
         content = pickle.dumps(torch.cuda.memory._snapshot(), protocol=4)
         if len(content) <= _MOST_BYTES:
             write_whole(self._folder / name, content)
-
-
-def _ran_out_beside(folder: Path) -> list[Path]:
-    return list(folder.parent.glob(f"rank_*/{RAN_OUT}"))
 
 
 def _held() -> dict[str, int] | None:

@@ -21,8 +21,16 @@ from msgspec.structs import replace
 
 from traceops.core.claims import first_phrase, reason
 from traceops.core.errors import InputError, problem_of
-from traceops.fabric import measured
 from traceops.fabric.model import Quote
+from traceops.fabric.nccl import (
+    Benchmark,
+    BenchmarkRank,
+    BenchmarkSize,
+    Inspector,
+    InspectorRank,
+    InspectorSpeed,
+    InspectorTally,
+)
 from traceops.traces.text_index import Words, holds
 from traceops.traces.text_lines import blocks, lines
 
@@ -84,8 +92,8 @@ class _TestRun(Struct):
     """A run of a test while it is read."""
 
     op: str | None = None
-    ranks: dict[int, measured.BenchmarkRank] = field(default_factory=dict)
-    sizes: list[measured.BenchmarkSize] = field(default_factory=list)
+    ranks: dict[int, BenchmarkRank] = field(default_factory=dict)
+    sizes: list[BenchmarkSize] = field(default_factory=list)
     broken: _BrokenRow | None = None
     factors: dict[int, tuple[float, str | None]] = field(default_factory=dict)  # bus over algorithm bandwidth
     first: Quote | None = None
@@ -105,7 +113,7 @@ def holds_nccl_tests(path: str) -> bool:
     return holds(path, _WORDS, _SNIFFED_BYTES)
 
 
-def read_nccl_tests(path: str, problems: list[str] | None = None) -> tuple[measured.Benchmark, ...]:
+def read_nccl_tests(path: str, problems: list[str] | None = None) -> tuple[Benchmark, ...]:
     """The runs of tests in a log, in its order; those without a whole row are left out. problems: where it is said of
     the last one that it began and has no result, with what it says of its failure. Of a row that another process wrote
     into, its whole columns count. Raises InputError where the file cannot be read."""
@@ -124,7 +132,7 @@ def read_nccl_tests(path: str, problems: list[str] | None = None) -> tuple[measu
 class _TestsReader:
     def __init__(self, path: str) -> None:
         self._path = path
-        self._done: list[measured.Benchmark] = []
+        self._done: list[Benchmark] = []
         self._open = _TestRun()
         self._program: str | None = None  # the last one that a line named
         self.without_result: str | None = None  # the test that the file ends in, before its first row
@@ -227,7 +235,7 @@ class _TestsReader:
         if rank in self._open.ranks and rank == 0 and set(self._open.ranks) == {0}:
             self._open.alone += 1 if self._open.alone else 2
         if len(self._open.ranks) < _MOST_RANKS:
-            self._open.ranks[rank] = measured.BenchmarkRank(rank, match[2], int(match[3]), match[5], _bus(match[4]))
+            self._open.ranks[rank] = BenchmarkRank(rank, match[2], int(match[3]), match[5], _bus(match[4]))
 
     def _header(self, line: str) -> None:
         self._headless.clear()
@@ -247,7 +255,7 @@ class _TestsReader:
         self._open.first = self._open.first or quote
         if algbw > 1:
             self._open.factors[size] = busbw / algbw, reduction
-        self._open.sizes.append(measured.BenchmarkSize(size, time, busbw, sum(wrong) if wrong else None, quote))
+        self._open.sizes.append(BenchmarkSize(size, time, busbw, sum(wrong) if wrong else None, quote))
 
     def _close(self) -> None:
         self._end_broken()
@@ -257,20 +265,21 @@ class _TestsReader:
         ranks = tuple(one.ranks[rank] for rank in sorted(one.ranks))
         op = one.op or _op_by_factor(one.factors, len(ranks))
         bounds = one.out_of_bounds if one.checked or one.out_of_bounds else None
-        made = measured.Benchmark(op, ranks, tuple(one.sizes), one.first, one.average, bounds, one.alone)
+        made = Benchmark(op, ranks, tuple(one.sizes), one.first, one.average, bounds, one.alone)
         last = self._done[-1] if self._done else None
         if last is not None and _continues(last, made):  # a script that runs every size by itself
+            both = last.out_of_bounds, made.out_of_bounds
             self._done[-1] = replace(
                 last,
                 op=last.op or made.op,
                 sizes=last.sizes + made.sizes,
                 average_gbs=None,
-                out_of_bounds=_sum(last.out_of_bounds, made.out_of_bounds),
+                out_of_bounds=None if both == (None, None) else (both[0] or 0) + (both[1] or 0),
             )
         else:
             self._done.append(made)
 
-    def finish(self) -> tuple[measured.Benchmark, ...]:
+    def finish(self) -> tuple[Benchmark, ...]:
         self._close()
         begun = self._done or self._open.header
         if begun and self._open.ranks and not self._open.sizes:
@@ -308,15 +317,11 @@ def _op_by_factor(factors: Mapping[int, tuple[float, str | None]], ranks: int) -
     return "reduce_scatter" if sums and abs(factor / part - 1) < _SAME_FACTOR else None
 
 
-def _continues(last: measured.Benchmark, made: measured.Benchmark) -> bool:
+def _continues(last: Benchmark, made: Benchmark) -> bool:
     same_op = made.op is None or last.op in (None, made.op)
     where = [[(rank.rank, rank.host, rank.bus_id, rank.gpu) for rank in one.ranks] for one in (last, made)]
     more = min(row.bytes for row in made.sizes) > max(row.bytes for row in last.sizes)
     return same_op and more and where[0] == where[1] and len(last.sizes) < _MOST_SIZES
-
-
-def _sum(one: int | None, other: int | None) -> int | None:
-    return None if one is None and other is None else (one or 0) + (other or 0)
 
 
 def _bus(text: str) -> str | None:
@@ -350,18 +355,18 @@ class _Metadata(msgspec.Struct):
     dump_timestamp_us: _Count = 0
 
 
-class _Coll(msgspec.Struct):
-    coll: _Name
-    coll_sn: _Count
-    coll_msg_size_bytes: _Count
-    coll_busbw_gbs: float | str = math.nan  # "nan" where it is none
+class _Coll(msgspec.Struct, rename=lambda name: "coll" if name == "op" else f"coll_{name}"):
+    op: _Name
+    sn: _Count
+    msg_size_bytes: _Count
+    busbw_gbs: float | str = math.nan  # "nan" where it is none
 
 
-class _P2p(msgspec.Struct):
-    p2p: _Name
-    p2p_sn: _Count
-    p2p_msg_size_bytes: _Count
-    p2p_busbw_gbs: float | str = math.nan
+class _P2p(msgspec.Struct, rename=lambda name: "p2p" if name == "op" else f"p2p_{name}"):
+    op: _Name
+    sn: _Count
+    msg_size_bytes: _Count
+    busbw_gbs: float | str = math.nan
 
 
 class _Stats(msgspec.Struct):
@@ -414,22 +419,19 @@ _Who = tuple[str, int]  # communicator, rank
 class _Reading:
     def __init__(self) -> None:
         self.headers: dict[_Who, tuple[_Header, str]] = {}
-        self.tallies: dict[tuple[_Who, str, bool], measured.InspectorTally] = {}
+        self.tallies: dict[tuple[_Who, str, bool], InspectorTally] = {}
         self.values: dict[tuple[_Who, str, int], _Values] = {}
         self.dropped: defaultdict[_Who, int] = defaultdict(int)
 
     def add(self, header: _Header, path: str, line: int, second: int, one: _Coll | _P2p) -> None:
         is_p2p = isinstance(one, _P2p)
-        if isinstance(one, _P2p):
-            op, number, nbytes, gbs = one.p2p, one.p2p_sn, one.p2p_msg_size_bytes, one.p2p_busbw_gbs
-        else:
-            op, number, nbytes, gbs = one.coll, one.coll_sn, one.coll_msg_size_bytes, one.coll_busbw_gbs
+        op, number, nbytes, gbs = one.op, one.sn, one.msg_size_bytes, one.busbw_gbs
         who = header.id, header.rank
         if (tally := self.tallies.get((who, op, is_p2p))) is None:
             if len(self.tallies) >= _MOST_KEYS:
                 return
             self.headers.setdefault(who, (header, path))
-            tally = self.tallies[who, op, is_p2p] = measured.InspectorTally(line=line)
+            tally = self.tallies[who, op, is_p2p] = InspectorTally(line=line)
         tally.count += 1
         if number >= tally.last:
             tally.last, tally.line = number, line
@@ -444,37 +446,33 @@ class _Reading:
             values.add(nbytes, gbs)
 
 
-def read_inspector(paths: Sequence[str], problems: list[tuple[str, str]]) -> measured.Inspector | None:
+def read_inspector(paths: Sequence[str], problems: list[tuple[str, str]]) -> Inspector | None:
     """What the files tell together; None where no line could be used. What was left out goes to `problems`."""
     reading = _Reading()
-    if not (used := tuple(path for path in paths if _read_or_tell(path, reading, problems))):
+    used = []
+    for path in paths:
+        try:
+            used += [path] if _read(path, reading, problems) else []
+        except InputError as error:
+            problems.append((path, problem_of(error)))
+    if not used:
         return None
     completed = []
     for (who, op, is_p2p), tally in sorted(reading.tallies.items()):
         header, path = reading.headers[who]
-        completed.append(measured.InspectorRank(
+        completed.append(InspectorRank(
             *_of(header), op, is_p2p, tally.count, tally.last, tuple(sorted(tally.written.items())), path, tally.line
         ))  # fmt: skip
     speeds = tuple(
-        measured.InspectorSpeed(
-            *_of(reading.headers[who][0]), op, values.least, values.most, values.count, median(values.kept)
-        )
+        InspectorSpeed(*_of(reading.headers[who][0]), op, values.least, values.most, values.count, median(values.kept))
         for (who, op, _), values in sorted(reading.values.items())
     )
-    return measured.Inspector(used, tuple(completed), speeds, sum(reading.dropped.values()))
+    return Inspector(tuple(used), tuple(completed), speeds, sum(reading.dropped.values()))
 
 
 def _of(header: _Header) -> tuple[str, str, int, int]:
     name = "" if header.comm_name == "unknown" else header.comm_name
     return header.id.removeprefix("0x"), name, header.n_ranks, header.rank
-
-
-def _read_or_tell(path: str, reading: _Reading, problems: list[tuple[str, str]]) -> bool:
-    try:
-        return _read(path, reading, problems)
-    except InputError as error:
-        problems.append((path, problem_of(error)))
-        return False
 
 
 def _read(path: str, reading: _Reading, problems: list[tuple[str, str]]) -> bool:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from traceops.fabric.model import Quote
 from traceops.fabric.nccl import Communicator, Connection, GraphBandwidth, RankPlace
-from traceops.fabric.readers.nccl_lines import MOST_CHANNELS, InitLine, Link, Speaker, bus_id, quoted
+from traceops.fabric.readers.nccl_lines import MOST_CHANNELS, InitLine, Link, NcclLine, Speaker, bus_id
 
 _T = TypeVar("_T")
 
@@ -26,9 +26,7 @@ class Seen(Struct):
     """The channels of one way of one connection, as a bit each, and its first line."""
 
     channels: int
-    path: str
-    line: int
-    raw: bytes
+    quote: Quote
 
 
 class Member(Struct):
@@ -129,28 +127,19 @@ def connections_of(members: list[Member]) -> tuple[Connection, ...]:
             if key in kept:
                 kept[key].channels |= seen.channels
             else:
-                kept[key] = Seen(seen.channels, seen.path, seen.line, seen.raw)
+                kept[key] = Seen(seen.channels, seen.quote)
     senders = {(link.source, link.destination) for link in sent}
-    rows = [_connection(link, seen) for link, seen in sent.items()]
     for ends, links in received.items():
         if ends not in senders:
-            rows.extend(_connection(link, seen) for link, seen in links.items())
+            sent |= links
+    rows = [
+        Connection(
+            link.source, link.destination, link.transport, link.detail, seen.channels.bit_count(), seen.quote,
+            link.device, link.gdr, link.proxy, of_receiver=link.is_receive,
+        )
+        for link, seen in sent.items()
+    ]  # fmt: skip
     return tuple(sorted(rows, key=lambda row: (row.source, row.destination)))
-
-
-def _connection(link: Link, seen: Seen) -> Connection:
-    return Connection(
-        source=link.source,
-        destination=link.destination,
-        transport=link.transport,
-        detail=link.detail,
-        channels=seen.channels.bit_count(),
-        quote=Quote(seen.path, seen.line, quoted(seen.raw)),
-        device=link.device,
-        gdr=link.gdr,
-        proxy=link.proxy,
-        of_receiver=link.is_receive,
-    )
 
 
 def communicator_of(name: str, members: list[Member], connections: tuple[Connection, ...]) -> Communicator:
@@ -267,7 +256,7 @@ class Communicators:
         self._members.append(member)
         self._pointers[key] = member
 
-    def take_link(self, speaker: Speaker, link: Link, channel: int, path: str, line: int, raw: bytes) -> None:
+    def take_link(self, speaker: Speaker, link: Link, channel: int, line: NcclLine, path: str) -> None:
         if channel >= MOST_CHANNELS:
             return
         lane = self._lane(speaker)
@@ -278,7 +267,7 @@ class Communicators:
             seen.channels |= 1 << channel
         elif self._kept < _MOST_PENDING:
             self._kept += 1
-            links[link] = Seen(1 << channel, path, line, raw[:300])
+            links[link] = Seen(1 << channel, line.quote(path))
         else:
             self._left_out += 1
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from traceops.fabric.model import Quote
 from traceops.fabric.nccl import Transport
 from traceops.traces.text_index import Words, blocks_with, holds
 
@@ -59,6 +60,10 @@ class NcclLine(NamedTuple):
     warns: bool
     message: bytes
     raw: bytes
+
+    def quote(self, path: str) -> Quote:
+        """It as evidence, of this file."""
+        return Quote(path, self.number, quoted(self.raw))
 
 
 def holds_nccl_lines(path: str) -> bool:

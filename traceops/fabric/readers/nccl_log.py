@@ -27,33 +27,29 @@ from traceops.fabric.readers.nccl_system import Systems, begins
 # - ``Could not find`` and `No such file` about a plugin that NCCL_NET_PLUGIN asks for.
 
 # The first that is in a line tells its kind; wording of NCCL 2.10 to 2.29 and of aws-ofi-nccl.
-_EVENTS: tuple[tuple[bytes, nccl.NetworkEventKind, str | None], ...] = (
-    (b"NET/IB : No device found.", "no_device", "IB"),
-    (b"Failed to open libibverbs.so", "no_library", "IB"),  # a WARN in 2.10
-    (b"NET/IB : Unable to open device ", "device_failed", "IB"),
-    (b"NET/IB : Unable to query device ", "device_failed", "IB"),
-    (b"NET/IB : Unable to query port", "device_failed", "IB"),
-    (b"NET/IB : No IP interface found.", "device_failed", "IB"),
-    (b"NET/OFI Only EFA provider is supported", "plugin_failed", "AWS Libfabric"),
-    (b"NET/OFI Could not find any optimal provider", "plugin_failed", "AWS Libfabric"),
-    (b"NET/OFI Couldn't find any optimal provider", "plugin_failed", "AWS Libfabric"),
-    (b"NET/OFI No eligible providers were found", "plugin_failed", "AWS Libfabric"),
-    (b"NET/OFI Unable to find a protocol that worked", "plugin_failed", "AWS Libfabric"),
-    (b"NET/OFI Couldn't open a fabric provider", "plugin_failed", "AWS Libfabric"),
-    (b"NET/OFI Failed to initialize sendrecv protocol", "plugin_failed", "AWS Libfabric"),
-    (b"NET/OFI Failed to initialize SENDRECV protocol", "plugin_failed", "AWS Libfabric"),
-    (b"NET/OFI Failed to initialize rdma protocol", "plugin_failed", "AWS Libfabric"),
-    (b"NET/OFI Failed to initialize RDMA protocol", "plugin_failed", "AWS Libfabric"),
-    (b"NET/OFI CUDA initialization failed", "plugin_failed", "AWS Libfabric"),
-    (b"NET/OFI initialization failed", "plugin_failed", "AWS Libfabric"),
-    (b"NET/OFI aws-ofi-nccl initialization failed", "plugin_failed", "AWS Libfabric"),
-    (b"Failed to initialize any NET plugin", "no_network", None),
-    (b"Error: network ", "no_network", None),  # … not found.
-    (b"Bootstrap : no socket interface found", "no_interface", "Socket"),
-    (b"NET/Socket : no interface found", "no_interface", "Socket"),
-    (b"NET/Socket : No usable listening interface found", "no_interface", "Socket"),
-    (b"verify NCCL_OOB_NET_IFNAME", "no_interface", None),
-)
+_EVENTS: tuple[tuple[nccl.NetworkEventKind, str | None, tuple[bytes, ...]], ...] = (
+    ("no_device", "IB", (b"NET/IB : No device found.",)),
+    ("no_library", "IB", (b"Failed to open libibverbs.so",)),  # a WARN in 2.10
+    ("device_failed", "IB", (
+        b"NET/IB : Unable to open device ", b"NET/IB : Unable to query device ", b"NET/IB : Unable to query port",
+        b"NET/IB : No IP interface found.",
+    )),
+    ("plugin_failed", "AWS Libfabric", (
+        b"NET/OFI Only EFA provider is supported", b"NET/OFI Could not find any optimal provider",
+        b"NET/OFI Couldn't find any optimal provider", b"NET/OFI No eligible providers were found",
+        b"NET/OFI Unable to find a protocol that worked", b"NET/OFI Couldn't open a fabric provider",
+        b"NET/OFI Failed to initialize sendrecv protocol", b"NET/OFI Failed to initialize SENDRECV protocol",
+        b"NET/OFI Failed to initialize rdma protocol", b"NET/OFI Failed to initialize RDMA protocol",
+        b"NET/OFI CUDA initialization failed", b"NET/OFI initialization failed",
+        b"NET/OFI aws-ofi-nccl initialization failed",
+    )),
+    ("no_network", None, (b"Failed to initialize any NET plugin", b"Error: network ")),  # … not found.
+    ("no_interface", "Socket", (
+        b"Bootstrap : no socket interface found", b"NET/Socket : no interface found",
+        b"NET/Socket : No usable listening interface found",
+    )),
+    ("no_interface", None, (b"verify NCCL_OOB_NET_IFNAME",)),
+)  # fmt: skip
 _PLUGIN_EVENTS: tuple[tuple[bytes, nccl.NetworkEventKind], ...] = (
     (b"symbols v4 and lower are not supported", "plugin_failed"),
     (b"External network plugin ", "plugin_failed"),  # … is unsupported
@@ -124,8 +120,7 @@ class Networks:
             for match in islice(told, _MOST_DEVICES):
                 devices.setdefault(int(match[1]), _ADDRESS.sub("", (match[2] or match[3]).decode(errors="replace")))
         elif (network := _NETWORK.match(message)) is not None:
-            quote = Quote(path, line.number, nccl_lines.quoted(line.raw))
-            process.used.setdefault(network[1].decode(errors="replace"), quote)
+            process.used.setdefault(network[1].decode(errors="replace"), line.quote(path))
         elif (gdr := _GDR.match(message)) is not None:
             by_name = process.gdr.setdefault(gdr[1].decode(errors="replace"), {})
             by_name.setdefault(gdr[3].decode(errors="replace"), gdr[2] == b"Enabled")
@@ -147,8 +142,8 @@ class Networks:
         kind, plugin = event
         key = kind, line.message[:200]
         if key not in self._events and len(self._events) < _MOST_EVENTS:
-            quote = Quote(path, line.number, nccl_lines.quoted(line.raw))
-            self._events[key] = nccl.NetworkEvent(kind, line.speaker.host, line.speaker.pid, quote, plugin)
+            host, pid, _ = line.speaker
+            self._events[key] = nccl.NetworkEvent(kind, host, pid, line.quote(path), plugin)
 
     def names(self) -> dict[tuple[str, int], dict[int, str]]:
         """Names of the network devices that each process uses, by NCCL's number."""
@@ -179,8 +174,8 @@ def _driver(plugin: str) -> str:
 
 
 def _event(message: bytes, process: _NcclProcess) -> tuple[nccl.NetworkEventKind, str | None] | None:
-    for needle, kind, plugin in _EVENTS:
-        if needle in message:
+    for kind, plugin, needles in _EVENTS:
+        if any(needle in message for needle in needles):
             if plugin is not None and kind == "device_failed":
                 process.broken.add(plugin)
             elif plugin is not None and kind in ("no_device", "no_library"):
@@ -306,11 +301,10 @@ class _Reader:
                 self._disabled(line, path)
             for word, rest, kind in _HOST_REMARKS:
                 if word in message and rest in message and len(self._remarks) < _MOST_REMEMBERED:
-                    quote = Quote(path, line.number, nccl_lines.quoted(line.raw))
-                    self._remarks.setdefault((kind, line.speaker.host), quote)
+                    self._remarks.setdefault((kind, line.speaker.host), line.quote(path))
             self._networks.take(line, path)
             if message[:200] not in self._warnings and len(self._warnings) < _MOST_WARNINGS:
-                self._warnings[message[:200]] = Quote(path, line.number, nccl_lines.quoted(line.raw))
+                self._warnings[message[:200]] = line.quote(path)
             return
         if line.speaker not in self._informed and len(self._informed) < _MOST_REMEMBERED and b"NCCL INFO " in line.raw:
             self._informed.add(line.speaker)
@@ -336,10 +330,10 @@ class _Reader:
         if not channel.isdigit() or len(channel) > 4:
             return
         if speaker is not nccl_lines.NOBODY:
-            self._comms.take_link(speaker, link, int(channel), path, line.number, line.raw)
+            self._comms.take_link(speaker, link, int(channel), line, path)
         elif link.transport != "COLLNET":  # the ranks are all that is told of who says so
             own = link.destination if link.is_receive else link.source
-            self._nameless.take_link(nccl_lines.Speaker("", own, -1), link, int(channel), path, line.number, line.raw)
+            self._nameless.take_link(nccl_lines.Speaker("", own, -1), link, int(channel), line, path)
 
     def _other(self, line: nccl_lines.NcclLine, path: str) -> None:
         message, speaker = line.message, line.speaker
@@ -352,7 +346,7 @@ class _Reader:
             self._told(line, path)
             return
         if (section := self._systems.of(speaker)) is not None:
-            if section.take(message, line.number, line.raw):
+            if section.take(line):
                 return
             if section.paths:  # its last lines
                 self._systems.end(speaker)
@@ -361,7 +355,7 @@ class _Reader:
         elif b" Bytes -> Algo " in message:
             self._choice(line, path)
         elif message.startswith(b"Pattern ") and (pattern := nccl_lines.read_pattern(message)) is not None:
-            self._comms.take_pattern(speaker, pattern, Quote(path, line.number, nccl_lines.quoted(line.raw)))
+            self._comms.take_pattern(speaker, pattern, line.quote(path))
         elif b" coll channels" in message and (counts := nccl_lines.read_counts(message)) is not None:
             self._comms.take_counts(speaker, counts)
         elif b" nNodes " in message and (nodes := nccl_lines.read_nodes(message)) is not None:
@@ -392,7 +386,7 @@ class _Reader:
 
     def _disabled(self, line: nccl_lines.NcclLine, path: str) -> None:
         if line.message[:200] not in self._p2p and len(self._p2p) < _MOST_WARNINGS:
-            self._p2p[line.message[:200]] = Quote(path, line.number, nccl_lines.quoted(line.raw))
+            self._p2p[line.message[:200]] = line.quote(path)
 
     def _setting(self, match: re.Match[bytes], line: nccl_lines.NcclLine, path: str) -> None:
         name = match[1].decode() if match[1].isupper() or b"_" in match[1] else _PLUGIN_NAME
@@ -402,9 +396,7 @@ class _Reader:
         if name == "NCCL_IB_DISABLE" and value.strip() not in ("", "0"):
             self._networks.switched_off(line, "IB")
         if (name, value) not in self._settings and len(self._settings) < _MOST_SETTINGS:
-            self._settings[name, value] = nccl.NcclSetting(
-                name, value, Quote(path, line.number, nccl_lines.quoted(line.raw))
-            )
+            self._settings[name, value] = nccl.NcclSetting(name, value, line.quote(path))
 
     def _choice(self, line: nccl_lines.NcclLine, path: str) -> None:
         if (match := _CHOICE.match(line.message)) is None:
@@ -415,7 +407,7 @@ class _Reader:
         if key not in self._chosen and len(self._chosen) >= _MOST_CHOICES:
             return
         size = int(match[2])
-        chosen = self._chosen.setdefault(key, _Chosen(size, Quote(path, line.number, nccl_lines.quoted(line.raw))))
+        chosen = self._chosen.setdefault(key, _Chosen(size, size, line.quote(path)))
         chosen.least, chosen.most = min(chosen.least, size), max(chosen.most, size)
         chosen.calls += 1
         if len(self._choices) >= _MOST_REMEMBERED:
@@ -450,8 +442,10 @@ class _Reader:
         )
 
 
-class _Chosen:
+class _Chosen(Struct):
     """Calls of one kind so far, with the smallest and largest message in bytes."""
 
-    def __init__(self, size: int, quote: Quote) -> None:
-        self.calls, self.least, self.most, self.quote = 0, size, size, quote
+    least: int
+    most: int
+    quote: Quote
+    calls: int = 0

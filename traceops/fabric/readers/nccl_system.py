@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import re
 from itertools import combinations
-from typing import Literal
 
 from msgspec import Struct, field
 
-from traceops.fabric.model import Gpu, Machine, Nic, Path, PathKind, Quote
-from traceops.fabric.readers.nccl_lines import Speaker, bus_id, quoted
+from traceops.fabric.model import Gpu, Machine, Nic, NicKind, Path, PathKind, Quote, is_bonded
+from traceops.fabric.readers.nccl_lines import NcclLine, Speaker, bus_id
 
 # Until 2.20 a device is ``GPU/3B000``, later ``GPU/0-3b000``: the first number counts hosts joined by NVLink.
 _ID = rb"(?:([0-9A-Fa-f]{1,4})-)?([0-9A-Fa-f]{1,16})"
@@ -34,7 +33,7 @@ _KINDS: dict[bytes, PathKind] = {
     b"NVL": "NV", b"XGMI": "XGMI", b"C2C": "C2C", b"PIX": "PIX", b"PXB": "PXB", b"P2C": "PHB", b"PHB": "PHB",
     b"SYS": "SYS",
 }  # fmt: skip
-_LINKS: dict[str, Literal["IB", "RoCE"]] = {"IB": "IB", "RoCE": "RoCE"}
+_LINKS: dict[str, NicKind] = {"IB": "IB", "RoCE": "RoCE"}
 _NO_BUS = "0000:00:00.0"  # of a NIC that is not on PCIe
 _DEFAULT_GBS = 1.25  # where the system does not tell an interface's speed, NCCL takes 10 Gbit/s
 _MOST_DEVICES = 256
@@ -71,8 +70,9 @@ class SystemSection(Struct):
     _gpu: _GpuSeen | None = None
     _switches: list[tuple[int, str]] = field(default_factory=list)
 
-    def take(self, message: bytes, line: int, raw: bytes) -> bool:
+    def take(self, line: NcclLine) -> bool:
         """Whether the line is one of the tree or of the paths."""
+        message = line.message
         if message.startswith(b"CPU/"):
             if (cpu := _CPU.match(message)) is not None:
                 self._numa = None if cpu[2].lower() in _NO_NUMA else int(cpu[2], 16)
@@ -81,11 +81,11 @@ class SystemSection(Struct):
         if b"] - " in message:
             node = _NODE.match(message)
             if node is not None and len(self.gpus) + len(self.nics) < _MOST_DEVICES:
-                self._take_node(node, message.index(b"+"), line, raw)
+                self._take_node(node, message.index(b"+"), line)
             return node is not None
         if (owner := _OWNER.match(message)) is not None:
             one = _key(owner)
-            quote = Quote(self.path, line, quoted(raw))
+            quote = line.quote(self.path)
             for match in _PATH.finditer(message, owner.end()):
                 kind, other = _KINDS.get(match[6]), _key(match)
                 if kind is None or one == other or len(self.paths) >= _MOST_PATHS:
@@ -94,10 +94,10 @@ class SystemSection(Struct):
                     self.paths.setdefault((one, other), Path(kind, gbs=float(match[5]), quote=quote))
         return owner is not None
 
-    def _take_node(self, node: re.Match[bytes], depth: int, line: int, raw: bytes) -> None:
+    def _take_node(self, node: re.Match[bytes], depth: int, line: NcclLine) -> None:
         link, kind, number = node[1], node[3], node[5]
         if link in _DIRECT:
-            self._take_link(node, _DIRECT[link], line, raw)
+            self._take_link(node, _DIRECT[link], line)
             return
         if link == b"PCI":
             while self._switches and self._switches[-1][0] >= depth:
@@ -113,17 +113,15 @@ class SystemSection(Struct):
         if kind == b"NIC":
             self._card = bus_id(number)
         elif kind == b"NET" and node[6] is not None:
-            self._take_nic(int(number, 16), node[6].rpartition(b"/")[2])
+            speed = node[6].rpartition(b"/")[2]
+            gbs = float(speed) if _SPEED.match(speed) else None
+            self.nics.setdefault(int(number, 16), (self._card, self._numa, gbs))
 
-    def _take_link(self, node: re.Match[bytes], path: PathKind | None, line: int, raw: bytes) -> None:
+    def _take_link(self, node: re.Match[bytes], path: PathKind | None, line: NcclLine) -> None:
         """Of the last GPU to another device."""
-        gbs, kind, number = float(node[2]), node[3], node[5]
-        if self._gpu is not None and path is not None and kind in (b"GPU", b"DEV", b"NVS"):
-            other = _SWITCH if kind == b"NVS" else bus_id(number)
-            self._gpu.nvlinks.setdefault(other, (path, gbs, Quote(self.path, line, quoted(raw))))
-
-    def _take_nic(self, number: int, speed: bytes) -> None:
-        self.nics.setdefault(number, (self._card, self._numa, float(speed) if _SPEED.match(speed) else None))
+        if self._gpu is not None and path is not None and node[3] in (b"GPU", b"DEV", b"NVS"):
+            other = _SWITCH if node[3] == b"NVS" else bus_id(node[5])
+            self._gpu.nvlinks.setdefault(other, (path, float(node[2]), line.quote(self.path)))
 
 
 def _key(match: re.Match[bytes]) -> bytes:
@@ -253,8 +251,8 @@ def _nic(number: int, facts: tuple[str | None, int | None, float | None], name: 
     bus, numa, gbs = facts
     bare, _, link = (name or "").partition("/")
     device = bare.partition(":")[0] or None
-    kind: Literal["IB", "RoCE", "Ethernet"] | None = _LINKS.get(link.partition("/")[0])
-    if kind is None and device is not None and device.startswith(("eth", "en", "bond")):
+    kind = _LINKS.get(link.partition("/")[0])
+    if kind is None and (device or "").startswith(("eth", "en", "bond")):
         kind = "Ethernet"
     is_guess = kind not in ("IB", "RoCE") and gbs == _DEFAULT_GBS
     return Nic(
@@ -263,6 +261,6 @@ def _nic(number: int, facts: tuple[str | None, int | None, float | None], name: 
         kind=kind,
         numa=numa,
         speed_gbs=None if is_guess else gbs,
-        bonded=device is not None and "bond" in device,
+        bonded=is_bonded(device),
         bus_id=None if bus == _NO_BUS else bus,
     )

@@ -15,6 +15,7 @@ from xml.parsers import expat
 from msgspec import Struct, field
 
 from traceops.core.errors import FileError
+from traceops.core.rank_text import runs_of
 from traceops.fabric.model import Gpu, Machine, Nic, Path, PathKind, Pcie, Quote, is_bonded, nic_kind, normal_bus_id
 from traceops.fabric.nccl import GraphBandwidth
 from traceops.traces.source import Damaged, chunks, open_binary
@@ -188,7 +189,9 @@ def _links(gpus: Sequence[Device], tag: str) -> dict[tuple[str, str], tuple[int,
 
 
 def _bus_id(parents: Sequence[Element]) -> str | None:
-    return normal_bus_id(parents[-1].attributes.get("busid")) if parents else None
+    """That of the PCI function which a GPU or a NIC is in."""
+    own = _own(parents)
+    return None if own is None else normal_bus_id(own.attributes.get("busid"))
 
 
 def _meeting(parents: Sequence[Element], others: Sequence[Element]) -> PathKind | None:
@@ -306,7 +309,7 @@ def _gpu(index: int, element: Element, parents: tuple[Element, ...]) -> Gpu:
     has_xgmi = any(link.tag == "xgmi" for link in element.children)
     return Gpu(
         index=index,
-        bus_id=_element_bus_id(parents),
+        bus_id=_bus_id(parents),
         numa=_node(cpu),
         cpus=_cores(cpu.attributes.get("affinity", "")),
         pcie=_pcie(parents),
@@ -317,7 +320,7 @@ def _gpu(index: int, element: Element, parents: tuple[Element, ...]) -> Gpu:
 
 def _nic(label: str, element: Element, parents: tuple[Element, ...]) -> Nic:
     name = element.attributes.get("name")
-    bus_id = _element_bus_id(parents)
+    bus_id = _bus_id(parents)
     speed = element.number("speed")  # Mbit/s
     return Nic(
         label=label,
@@ -331,14 +334,9 @@ def _nic(label: str, element: Element, parents: tuple[Element, ...]) -> Nic:
     )
 
 
-def _own(parents: tuple[Element, ...]) -> Element | None:
+def _own(parents: Sequence[Element]) -> Element | None:
     """The PCI function that a gpu or nic element is in."""
     return next((parent for parent in reversed(parents) if parent.tag == "pci"), None)
-
-
-def _element_bus_id(parents: tuple[Element, ...]) -> str | None:
-    own = _own(parents)
-    return None if own is None else normal_bus_id(own.attributes.get("busid"))
 
 
 def _node(cpu: Element) -> int | None:
@@ -360,18 +358,12 @@ def _pcie(parents: tuple[Element, ...]) -> Pcie | None:
 
 def _link_gbs(element: Element, has_xgmi: bool, has_nvlink: bool) -> float | None:
     if has_xgmi:
-        return _xgmi_gbs(element.attributes.get("gcn"))
-    return _nvlink_gbs(element.whole("sm")) if has_nvlink else None
-
-
-def _nvlink_gbs(capability: int | None) -> float | None:
+        architecture = element.attributes.get("gcn", "")
+        return next((gbs for name, gbs in _XGMI_GBS if architecture.startswith(name)), None)
+    capability = element.whole("sm") if has_nvlink else None
     if capability is None or capability >= _WITHOUT_NVLINK:
         return None
     return next((gbs for least, gbs in _NVLINK_GBS if capability >= least), None)
-
-
-def _xgmi_gbs(architecture: str | None) -> float | None:
-    return next((gbs for name, gbs in _XGMI_GBS if (architecture or "").startswith(name)), None)
 
 
 def _cores(mask: str) -> str | None:
@@ -380,15 +372,5 @@ def _cores(mask: str) -> str | None:
     if len(words) > 512 or not all(re.fullmatch("[0-9a-f]{1,8}", word) for word in words):
         return None
     bits = int("".join(word.rjust(8, "0") for word in words), 16)
-    return ",".join(_ranges(bits)) or None
-
-
-def _ranges(bits: int) -> Iterator[str]:
-    first = None
-    for core in range(bits.bit_length() + 1):
-        is_set = bits >> core & 1
-        if is_set and first is None:
-            first = core
-        elif not is_set and first is not None:
-            yield str(first) if first == core - 1 else f"{first}-{core - 1}"
-            first = None
+    runs = runs_of(core for core in range(bits.bit_length()) if bits >> core & 1)
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs) or None

@@ -104,8 +104,7 @@ def matrices_in(numbered: Iterable[tuple[int, str]]) -> list[Matrix]:
             continue
         header = _header(said) or _header_begin(said)
         if header is not None and len(found) < _MOST_MATRICES:
-            open_[speaker] = Matrix(_named(speaker) or host, *header, said, number)
-            open_[speaker].pci_only = pci_only
+            open_[speaker] = Matrix(_named(speaker) or host, *header, said, number, pci_only=pci_only)
             found.append(open_[speaker])
             latest = number
         elif matrix is not None and (words := _add(matrix, number, said, line)):
@@ -137,7 +136,7 @@ def _spoken(line: str, open_: dict[str, Matrix]) -> tuple[str, str]:
 
 
 def _named(speaker: str) -> str | None:
-    return None if not speaker or _NO_HOST.fullmatch(speaker) else speaker
+    return None if _NO_HOST.fullmatch(speaker) else speaker
 
 
 def _header(line: str) -> tuple[list[str], list[str]] | None:

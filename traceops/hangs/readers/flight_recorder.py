@@ -37,7 +37,7 @@ def is_entry(value: Any) -> bool:
 def operations_of(entries: list[dict[str, Any]], groups: Mapping[str, RecordedGroup]) -> list[Operation]:
     """Each call as one operation, in program order."""
     numbers = [number_of(entry.get("record_id"), place) for place, entry in enumerate(entries)]
-    ordered = entries if numbers == sorted(numbers) else [entries[i] for i in _order(numbers)]
+    ordered = [entries[place] for place in sorted(range(len(numbers)), key=numbers.__getitem__)]
     seen: _Seen = {}
     operations = [_operation(entry, number, groups, seen) for number, entry in enumerate(ordered)]
     result: list[Operation] = []
@@ -50,10 +50,6 @@ def operations_of(entries: list[dict[str, Any]], groups: Mapping[str, RecordedGr
         if not (unfinished_only and len(run) > 1 and run[0].is_p2p and not run[-1].op.lower().endswith(_WRAPPER)):
             result += _uncoalesced(run)
     return result
-
-
-def _order(numbers: list[int]) -> list[int]:
-    return sorted(range(len(numbers)), key=numbers.__getitem__)
 
 
 def _uncoalesced(run: list[Operation]) -> list[Operation]:

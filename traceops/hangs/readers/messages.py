@@ -204,8 +204,8 @@ def _stalled(body: str) -> Told | None:
     return None if stalled is None else Told("missing", body, {"accused": stalled})
 
 
-def _gloo_wait(body: str) -> Told | None:
-    return Told("timeout", body, {}) if _GLOO_WAIT.search(body) is not None else None
+def _if_found(kind: LogKind, pattern: re.Pattern[str], body: str) -> Told | None:
+    return Told(kind, body, {}) if pattern.search(body) is not None else None
 
 
 def _killed(body: str) -> Told | None:
@@ -213,10 +213,6 @@ def _killed(body: str) -> Told | None:
         return None
     killed = _KILLED.search(body)
     return Told("memory", body, {}, None if killed is None else int(killed[1]))
-
-
-def _xid(body: str) -> Told | None:
-    return Told("cuda", body, {}) if _XID.search(body) is not None else None
 
 
 # What Ray says of a process that ended, and does not know why.
@@ -295,9 +291,9 @@ _MESSAGES = (
     _Message((_STALL, BY_RANK, " ranks: "), _stalled),
     _Message((_NCCL_WARNING,), _nccl_warning, is_last=True),
     _Message((_NCCL_NOTE,), _nothing, is_last=True),
-    _Message(("imed out waiting",), _gloo_wait),
+    _Message(("imed out waiting",), partial(_if_found, "timeout", _GLOO_WAIT)),
     _Message(("Killed process",), _killed),
-    _Message(("Xid (",), _xid),
+    _Message(("Xid (",), partial(_if_found, "cuda", _XID)),
 )
 
 
@@ -369,7 +365,8 @@ class Speakers:
             return rank, body
         for kind, place in reversed(labels):
             number = int(line[place])
-            if (guess := self._meaning(kind, number)) is not None:
+            guess = self._known.get((kind, number), None if kind in self._differing else number)
+            if guess is not None:
                 self._guessed.add(kind)
                 self.saw_ranks = True
                 return guess, body
@@ -381,11 +378,6 @@ class Speakers:
         if label[1] != rank and label[0] not in self._differing:
             self._differing.add(label[0])
             self.misled |= label[0] in self._guessed
-
-    def _meaning(self, kind: str, number: int) -> int | None:
-        if (kind, number) in self._known:
-            return self._known[kind, number]
-        return None if kind in self._differing else number
 
 
 _Prefix = tuple[list[tuple[str, slice]], slice | None, int]  # kind and number of each label, the rank, and the end

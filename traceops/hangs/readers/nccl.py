@@ -17,7 +17,7 @@ from traceops.core.claims import first_phrase
 from traceops.core.errors import FileError
 from traceops.core.files import open_regular
 from traceops.core.rank_text import who, who_first
-from traceops.fabric.measured import Inspector, InspectorRank
+from traceops.fabric.nccl import Inspector, InspectorRank
 from traceops.hangs.evidence import LogEvent
 from traceops.hangs.readers.messages import DIFFERENT
 from traceops.hangs.readers.prefixes import host_prefix, without_prefixes
@@ -392,16 +392,10 @@ def _first_difference(
 def _event(path: str, line: int, sequence: int, sides: Mapping[_Signature, list[int]]) -> LogEvent:
     by_size = sorted(sides.items(), key=lambda side: (len(side[1]), min(side[1])))
     odd = by_size[:-1] if len(by_size[-1][1]) > len(by_size[0][1]) else by_size
-    told = "; ".join(_side(signature, ranks) for signature, ranks in by_size[:_MOST_SIDES])
-    return LogEvent(
-        "mismatch", None, path, line, f"{DIFFERENT}at call {sequence} {told}",
-        accused=tuple(sorted(rank for _, ranks in odd for rank in ranks)),
-    )  # fmt: skip
-
-
-def _side(signature: _Signature, ranks: Iterable[int]) -> str:
-    """'rank 0 broadcasts 25,503,912 of type 6'."""
-    members = sorted(ranks)
-    op, count, dtype = signature[0]
-    does = _DOES.get(op, op)
-    return f"{who(members)} {does if len(members) == 1 else does.removesuffix('s')} {count:,} of type {dtype}"
+    said = []  # 'rank 0 broadcasts 25,503,912 of type 6'
+    for ((op, count, dtype), *_), ranks in by_size[:_MOST_SIDES]:
+        does = _DOES.get(op, op) if len(ranks) == 1 else _DOES.get(op, op).removesuffix("s")
+        said.append(f"{who(sorted(ranks))} {does} {count:,} of type {dtype}")
+    text = f"{DIFFERENT}at call {sequence} {'; '.join(said)}"
+    accused = tuple(sorted(rank for _, ranks in odd for rank in ranks))
+    return LogEvent("mismatch", None, path, line, text, accused=accused)

@@ -25,6 +25,7 @@ _OF_REPORT = (
 _PREFIXES = tuple(
     re.compile(pattern)
     for pattern in (
+        r"(?:> ?){1,8}",  # the marks of an e-mail
         # docker logs -t, kubectl logs --timestamps; containerd's files, journalctl -o short-iso, aws logs tail
         rf"{_TIME} (?:std(?:out|err) [FP] |{_BY_UNIT}|[\w.$-]{{1,100}}/[\w./$\[\]-]{{1,200}} )?",
         rf"[A-Z][a-z]{{2}} [ \d]\d \d\d:\d\d:\d\d {_BY_UNIT}",
@@ -61,7 +62,6 @@ _ENTITY = re.compile(r"&(?:quot|lt|gt|amp|apos|nbsp|#\d{2,5}|#x[0-9a-fA-F]{2,4})
 _COLOUR = re.compile(r"(?:\^\[)?\[[\d;]{0,19}[mK]")  # whose escape is written out, or lost
 _QUOTES = str.maketrans("\u201c\u201d\u2018\u2019", "\"\"''")
 _MOST = 4
-_MOST_QUOTES = 8
 # pdsh, clush and DeepSpeed's launcher: whatever the host is called. A number in it tells it from 'INFO: '.
 _HOST = re.compile(r"(?=[\w.-]{0,99}\d)[A-Za-z][\w.-]{0,99}: ?(?!\d{1,10}:\d{1,10} \[)")
 _HOST_MARK = re.compile(r"\w[.-]\w")
@@ -92,15 +92,6 @@ def plain(line: str) -> str:
     return line.translate(_QUOTES) if "File \u201c" in line else line
 
 
-def _unquoted(line: str, start: int) -> int:
-    """Where a line begins behind the marks of an e-mail."""
-    for _ in range(_MOST_QUOTES):
-        if not line.startswith(">", start):
-            break
-        start += 2 if line.startswith("> ", start) else 1
-    return start
-
-
 def label_of(line: str) -> str:
     """Which pod, service or process of Ray a line is of, where its prefix names one; '' elsewhere."""
     labels = _LABELS.match(line)
@@ -112,9 +103,6 @@ def _behind_prefixes(line: str) -> int:
     """Where the line begins as the program wrote it."""
     start = 0
     for _ in range(_MOST):
-        if line.startswith(">", start):
-            start = _unquoted(line, start)
-            continue
         match = next(filter(None, (prefix.match(line, start) for prefix in _PREFIXES)), None)
         if match is None or match.end() == start:
             break
@@ -180,17 +168,11 @@ def _pattern(before: str) -> re.Pattern[str] | None:
     if len(before) > _LONGEST or _SPEAKER.search(before) is not None or MILD.search(before) is not None:
         return None  # of a warning the level says more than the traceback behind it
     parts = _PARTS.findall(before)
-    made = [_part(part, is_end=at in (0, len(parts) - 1)) for at, part in enumerate(parts)]
-    if parts[0].isspace():
-        made[0] = r"\s{0,8}"
+    made = [r"\d{1,20}" if part.isdecimal() else re.escape(part) for part in parts]
+    for at, part in enumerate(parts[:-1]):  # spaces at its end are the program's own, from which a frame is known
+        if part.isspace():
+            made[at] = r"\s{1,8}" if at else r"\s{0,8}"
     return re.compile("".join(made))
-
-
-def _part(part: str, *, is_end: bool) -> str:
-    if part.isdecimal():
-        return r"\d{1,20}"
-    # Spaces at its end are the program's indentation, from which a frame is known.
-    return r"\s{1,8}" if part.isspace() and not is_end else re.escape(part)
 
 
 def _shared_tokens(tokens: list[list[str]]) -> tuple[list[str], list[list[str]]]:
@@ -223,15 +205,12 @@ def common_prefix(lines: Sequence[str]) -> re.Pattern[str] | None:
     if not made:
         return None
     end = "(?: |$)" if made[-1] == " " else made[-1]
-    prefix = re.compile("^ {0,12}" + _spaced(made[:-1]) + end)
+    # Spaces in a row as one part, or each way to share them out is tried.
+    runs = ((one, len(list(several))) for one, several in groupby(made[:-1]))
+    spaced = "".join(f" {{{count},{8 * count}}}" if one == " " else one * count for one, count in runs)
+    prefix = re.compile("^ {0,12}" + spaced + end)
     shown = any((match := prefix.match(line)) is not None and _AT_EDGE.match(line, match.end()) for line in said)
     return prefix if shown else None
-
-
-def _spaced(made: Sequence[str]) -> str:
-    """The parts of a prefix as one pattern; spaces in a row as one part, or each way to share them out is tried."""
-    runs = ((one, len(list(several))) for one, several in groupby(made))
-    return "".join(f" {{{count},{8 * count}}}" if one == " " else one * count for one, count in runs)
 
 
 def _kind(token: str) -> str:

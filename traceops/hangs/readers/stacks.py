@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from typing import Any, Literal
 
 from msgspec import Struct, field
@@ -229,12 +228,13 @@ def _frame(line: str, writer: str) -> Frame | None:
     if not line.startswith("    ") or line[4:5].isspace() or not line.rstrip().endswith(")"):
         return None
     function, _, place = line.strip()[:-1].rpartition(" (")
-    if not function or not place:
-        return None
-    file, colon, number = place.rpartition(":")
-    if colon and number.isdecimal():
-        return Frame(function, file, _number(number))
-    return Frame(function, place)
+    return _frame_at(function, place) if function and place else None
+
+
+def _frame_at(function: str, place: str) -> Frame:
+    """place: 'train.py:12', or a file alone."""
+    file, _, number = place.rpartition(":")
+    return Frame(function, file, _number(number)) if file and number.isdecimal() else Frame(function, place)
 
 
 def _gdb_frame(text: str) -> Frame:
@@ -243,10 +243,7 @@ def _gdb_frame(text: str) -> Frame:
     for word in (" at ", " from "):
         before, found, place = text.rpartition(word)
         if found and before.endswith(")"):
-            file, _, number = place.rpartition(":")
-            if file and number.isdecimal():
-                return Frame(function, file, _number(number))
-            return Frame(function, place)
+            return _frame_at(function, place)
     return Frame(function, "")
 
 
@@ -282,17 +279,13 @@ def _json_thread(row: Any) -> Thread | None:
         "py-spy",
         first=isinstance(os_thread, int) and os_thread == row.get("pid"),
     )
-    thread.frames = list(_json_frames(row["frames"][:_MOST_FRAMES]))
-    return thread
-
-
-def _json_frames(rows: Iterable[Any]) -> Iterable[Frame]:
-    for row in rows:
-        if isinstance(row, dict) and isinstance(row.get("name"), str):
-            file, line = row.get("filename"), row.get("line")
+    for frame in row["frames"][:_MOST_FRAMES]:
+        if isinstance(frame, dict) and isinstance(frame.get("name"), str):
+            file, line = frame.get("filename"), frame.get("line")
             native = isinstance(file, str) and is_native_file(file)
             number = line if isinstance(line, int) and line > 0 and not native else None
-            yield Frame(row["name"], file if isinstance(file, str) else "", number)
+            thread.frames.append(Frame(frame["name"], file if isinstance(file, str) else "", number))
+    return thread
 
 
 def _is_pyspy_json(head: bytes) -> bool:

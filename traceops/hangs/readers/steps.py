@@ -88,16 +88,11 @@ def sightings(block: bytes) -> Iterator[Sighting]:
 
 def moment_of(head: bytes) -> Moment | None:
     """The time with which a line begins; None without a date in it."""
-    if (iso := _ISO.search(head)) is not None:
-        return _moment("iso", *map(int, iso.groups()))
-    if (glog := _GLOG.search(head)) is not None:
-        return _moment("glog", 2000, *map(int, glog.groups()))
+    for clock, pattern, year in (("iso", _ISO, ()), ("glog", _GLOG, (2000,))):
+        if (match := pattern.search(head)) is not None:
+            seconds = seconds_of(*year, *map(int, match.groups()))
+            return None if seconds is None else (clock, seconds)
     return None
-
-
-def _moment(clock: str, *date: int) -> Moment | None:
-    seconds = seconds_of(*date)
-    return None if seconds is None else (clock, seconds)
 
 
 def seconds_of(*date: int) -> int | None:
@@ -152,11 +147,8 @@ def read_times(path: str, pids: Sequence[int]) -> LogTimes:
 
 
 def _first_moment(lines: Iterable[bytes]) -> Moment | None:
-    return next((told for line in lines if (told := _moment_of_line(line)) is not None), None)
-
-
-def _moment_of_line(line: bytes) -> Moment | None:
-    return None if any(words in line for words in _OF_KERNEL) else moment_of(line[:_HEAD])
+    own = (line for line in lines if not any(words in line for words in _OF_KERNEL))
+    return next((moment for line in own if (moment := moment_of(line[:_HEAD])) is not None), None)
 
 
 def _names(block: bytes, pid: int) -> bool:
@@ -203,7 +195,9 @@ def read_progress(path: str, rank: int | None = None) -> LoggedProgress | None:
     lines: list[tuple[int, float]] = []
     shown: float | None = None
     for piece in spread_blocks(path, _MOST_BLOCKS):
-        block = piece.data() if piece.number == 1 else _edges(piece.data())
+        block = piece.data()
+        if piece.number > 1 and len(block) > 2 * _EDGE:  # enough to see a pace, and the log's last steps
+            block = block[:_EDGE] + b"\n" + block[-_EDGE:]
         for match in _TQDM.finditer(block) if any(map(block.__contains__, _BAR_WORDS)) else ():
             _add(bars, int(match[1]), _seconds(match[2].decode()))
             rate = float(match[3])
@@ -215,11 +209,6 @@ def read_progress(path: str, rank: int | None = None) -> LoggedProgress | None:
             break
     points = bars if len(bars) >= len(lines) else lines
     return _judged(path, rank, points, shown if points is bars else None)
-
-
-def _edges(block: bytes) -> bytes:
-    """A block's beginning and end: enough to see a pace, and the log's last steps."""
-    return block if len(block) <= 2 * _EDGE else block[:_EDGE] + b"\n" + block[-_EDGE:]
 
 
 def _judged(path: str, rank: int | None, points: list[tuple[int, float]], shown: float | None) -> LoggedProgress | None:

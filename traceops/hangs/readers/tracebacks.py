@@ -198,17 +198,21 @@ class Tracebacks:
             return None
         self._open = None
         if not (_ends_headless if open_.headless else _ENDS.match)(line.strip()):  # a line of something else, or torn
-            self.dropped = True
-            if open_.headless and self._loose is None and len(open_.frames) >= _STACK:
-                self._loose = open_.line, _inside(open_)
-            if open_.headless and self._torn is None:
-                self._torn = open_.line, _inside(open_)
-            elif not (open_.headless or open_.survived) and self._broken is None and open_.frames:
-                self._broken = open_.line, f"{_START} {_inside(open_)}"
+            self._drop(open_)
             return None
         self._of_ray = _OF_RAY.match(line.strip()) is not None
         frames = tuple(reversed(open_.frames))
         return Raised(line.strip(), open_.line, frames, open_.link, open_.survived, number, open_.warned)
+
+    def _drop(self, open_: _OpenTraceback) -> None:
+        """Keep the frames of what no exception ended."""
+        self.dropped = True
+        if open_.headless and self._loose is None and len(open_.frames) >= _STACK:
+            self._loose = open_.line, _inside(open_)
+        if open_.headless and self._torn is None:
+            self._torn = open_.line, _inside(open_)
+        elif not (open_.headless or open_.survived) and self._broken is None and open_.frames:
+            self._broken = open_.line, f"{_START} {_inside(open_)}"
 
 
 def _inside(open_: _OpenTraceback) -> str:

@@ -420,13 +420,10 @@ def _says_so(body: str) -> bool:
     before = body[: told.start()]
     if _CAME.search(before) is not None or _DID_COME.match(body, told.end()) is not None:
         return True
-    labels = before.removesuffix("^C").split()
-    return all(_is_label(word) for word in labels) and _NEXT.match(body, told.end()) is not None
-
-
-def _is_label(word: str) -> bool:
-    """Whether a word is of a time, a level or of who says a line, and no text."""
-    return word.isupper() or not (word.isalpha() or word.endswith((".", ",", ";", "except")))
+    # Words of a time, a level or of who says a line are no text.
+    text = [word for word in before.removesuffix("^C").split() if not word.isupper()]
+    is_text = any(word.isalpha() or word.endswith((".", ",", ";", "except")) for word in text)
+    return not is_text and _NEXT.match(body, told.end()) is not None
 
 
 _OF = re.compile(rb"\A[^\n\r]{0,40}?(?<!\d)(?:\d{1,9}\s{0,2}(?:/|of)|/)\s{0,8}(\d{1,9})\b")

@@ -1,4 +1,4 @@
-"""compare_metrics.csv (a row a metric) and compare_changes.csv (a row a change)."""
+"""A comparison as files for other programs: CSV, JSON, JUnit XML and SARIF."""
 
 from __future__ import annotations
 
@@ -85,7 +85,10 @@ def render_junit(comparison: Comparison) -> str:
     """The text of compare.junit.xml. A regression is a failure, a metric that could not be judged is skipped with the
     reason, all others pass; a waived regression passes and says so in its output. Without any gated metric there is one
     skipped case."""
-    cases = [_case(metric, comparison.power) for metric in comparison.gated] or [_no_case(comparison)]
+    cases = [_case(metric, comparison.power) for metric in comparison.gated]
+    if not cases:
+        cases.append(ET.Element("testcase", {"classname": "traceops.compare", "name": "verdict", "time": "0"}))
+        ET.SubElement(cases[0], "skipped", {"message": _xml(text.say("none_gated", sentence=comparison.sentence))})
     counts = {
         "tests": str(len(cases)),
         "failures": str(sum(case.find("failure") is not None for case in cases)),
@@ -103,14 +106,12 @@ def render_junit(comparison: Comparison) -> str:
         timestamp = {"timestamp": moment.replace(tzinfo=None).isoformat()}
     suite = ET.SubElement(suites, "testsuite", {"name": SUITE, **counts, **timestamp})
     properties = ET.SubElement(suite, "properties")
-    for name, value in (
-        ("verdict", comparison.verdict),
-        ("traceops", __version__),
-        *((label.lower(), value) for label, value in text.method(comparison)),
-    ):
-        ET.SubElement(properties, "property", {"name": _xml(name), "value": _xml(value)})
+    for name, value in (("verdict", comparison.verdict), ("traceops", __version__), *text.method(comparison)):
+        ET.SubElement(properties, "property", {"name": _xml(name.lower()), "value": _xml(value)})
     suite.extend(cases)
-    ET.SubElement(suite, "system-out").text = _xml(_output(comparison))
+    # The verdict and why, as text
+    reasons = [f"{text.signed(reason.ms, 'ms')} a step: {reason.text}" for reason in comparison.explanations]
+    ET.SubElement(suite, "system-out").text = _xml("\n".join([comparison.sentence, *reasons]))
     if problems := [*comparison.refusals, *comparison.warnings]:
         ET.SubElement(suite, "system-err").text = _xml("\n".join(problems))
     ET.indent(suites, " ")
@@ -133,18 +134,6 @@ def _case(metric: MetricChange, power: float) -> ET.Element:
     else:
         ET.SubElement(case, "system-out").text = _xml(f"{text.outcome_text(metric)}\n{sentence}")
     return case
-
-
-def _no_case(comparison: Comparison) -> ET.Element:
-    case = ET.Element("testcase", {"classname": "traceops.compare", "name": "verdict", "time": "0"})
-    ET.SubElement(case, "skipped", {"message": _xml(f"no metric is gated: {comparison.sentence}")})
-    return case
-
-
-def _output(comparison: Comparison) -> str:
-    """The verdict and why, as text."""
-    reasons = [f"{text.signed(reason.ms, 'ms')} a step: {reason.text}" for reason in comparison.explanations]
-    return "\n".join([comparison.sentence, *reasons])
 
 
 def _xml(said: str) -> str:
@@ -172,33 +161,19 @@ def render_sarif(comparison: Comparison, *, name: str = "") -> str:
     findings = [*comparison.findings, *comparison.new_findings][:_MOST_RESULTS]
     ids = list(dict.fromkeys([REGRESSED.id, *(finding.rule for finding in findings)]))
     seen: Counter[str] = Counter()
+    rules = [_rule(rule, findings) for rule in ids]
+    driver = {"name": "traceops", "version": __version__, "semanticVersion": __version__, "rules": rules}
+    remarks = [("warning", said) for said in (*comparison.refusals, *comparison.warnings)]
+    remarks += [("note", said) for said in comparison.notes]
+    notifications = [{"level": level, "message": {"text": _message(said)}} for level, said in remarks]
+    method = dict(text.method(comparison))
     run = {
-        "tool": {
-            "driver": {
-                "name": "traceops",
-                "version": __version__,
-                "semanticVersion": __version__,
-                "rules": [_rule(rule, findings) for rule in ids],
-            }
-        },
+        "tool": {"driver": driver},
         "automationDetails": {"id": f"traceops-compare/{quote(name, safe='')}{'/' if name else ''}"},
         "columnKind": "unicodeCodePoints",
-        "invocations": [
-            {
-                "executionSuccessful": True,
-                "toolExecutionNotifications": [
-                    *(_notification("warning", said) for said in comparison.refusals),
-                    *(_notification("warning", said) for said in comparison.warnings),
-                    *(_notification("note", said) for said in comparison.notes),
-                ],
-            }
-        ],
+        "invocations": [{"executionSuccessful": True, "toolExecutionNotifications": notifications}],
         "results": [_result(finding, ids, location(comparison), seen) for finding in findings],
-        "properties": {
-            "verdict": comparison.verdict,
-            "sentence": comparison.sentence,
-            "method": dict(text.method(comparison)),
-        },
+        "properties": {"verdict": comparison.verdict, "sentence": comparison.sentence, "method": method},
     }
     return json_text({"$schema": SCHEMA_URI, "version": "2.1.0", "runs": [run]})
 
@@ -241,35 +216,21 @@ def _result(finding: Finding, ids: Sequence[str], file: str, seen: Counter[str])
     key = "\0".join((finding.rule, finding.cause or "", what))
     seen[key] += 1
     fingerprint = hashlib.sha256(f"{key}\0{seen[key]}".encode("utf-8", "replace")).hexdigest()
+    place = {"artifactLocation": {"uri": quote(file), "uriBaseId": "%SRCROOT%"}, "region": {"startLine": 1}}
     return {
         "ruleId": finding.rule,
         "ruleIndex": ids.index(finding.rule),
         "level": _LEVEL[finding.severity],
         "kind": "fail",
         "message": {"text": _message(f"{finding.title}. {finding.message}")},
-        "locations": [
-            {
-                "physicalLocation": {
-                    "artifactLocation": {"uri": quote(file), "uriBaseId": "%SRCROOT%"},
-                    "region": {"startLine": 1},
-                }
-            }
-        ],
+        "locations": [{"physicalLocation": place}],
         # primaryLocationLineHash is what GitHub tells alerts apart by; all results share a line
         "partialFingerprints": {"primaryLocationLineHash": f"{fingerprint[:16]}:1", "traceopsFinding/v1": fingerprint},
         "baselineState": "new",
         "properties": {
-            "confidence": finding.confidence,
-            "impact_ms": finding.impact_ms,
-            "cause": finding.cause,
-            "ranks": finding.ranks,
-            "advice": finding.advice,
+            name: getattr(finding, name) for name in ("confidence", "impact_ms", "cause", "ranks", "advice")
         },
     }
-
-
-def _notification(level: str, said: str) -> dict[str, object]:
-    return {"level": level, "message": {"text": _message(said)}}
 
 
 def _message(said: str) -> str:

@@ -6,6 +6,7 @@ import html
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,17 @@ import numpy as np
 from traceops.compare.model import Comparison, MetricChange, MetricOutcome, StepPoint
 from traceops.render.comparison import text
 from traceops.render.comparison.text import WORDS
-from traceops.render.report.figures import Y_LABELS, Figure, dots, laid_out, line, rounded, upright_line
+from traceops.render.report.figures import (
+    CATEGORIES,
+    Figure,
+    axis,
+    bar_trace,
+    dots,
+    laid_out,
+    line,
+    rounded,
+    upright_line,
+)
 from traceops.render.report.terms import TERMS
 
 COLOUR = {"base": "#0072B2", "head": "#D55E00"}
@@ -21,6 +32,7 @@ _OUTCOME: dict[MetricOutcome, str] = {
     "regression": "#D55E00", "inconclusive": "#E69F00", "waived": "#E69F00", "improvement": "#009E73",
     "unchanged": "#0072B2", "informative": "#7A7A7A",
 }  # fmt: skip
+_LEGEND_ABOVE = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
 _WIDTH = 0.76  # of a capture's column that its steps fill
 MOST_POINTS = 4000
 _LEAST_SHARE = 0.002  # of the step: buckets that moved less are left out of the waterfall
@@ -37,68 +49,32 @@ def waterfall_figure(comparison: Comparison) -> Figure | None:
         return None
     start, end = sum(base for _, base, _ in known), sum(head for _, _, head in known)
     moved = [(m, head - base) for m, base, head in known if abs(head - base) >= _LEAST_SHARE * max(start, end)]
-    labels: list[str] = []
-    lefts: list[float] = []
-    widths: list[float] = []
-    colours: list[str] = []
+    pieces: list[tuple[str, float, float, str]] = []  # label, from, length, colour
     at = start
     for metric, more in sorted(moved, key=lambda pair: -abs(pair[1])):
-        labels.append(html.escape(metric.label))
-        lefts.append(at)
-        widths.append(more)
-        colours.append(TERMS[metric.metric].colour)
+        pieces.append((html.escape(metric.label), at, more, TERMS[metric.metric].colour))
         at += more
     if abs(end - at) >= 0.005:
-        labels.append("the rest")
-        lefts.append(at)
-        widths.append(end - at)
-        colours.append("#7A7A7A")
-    said = [f"{width:+.2f} ms" for width in widths]
-    bars = {
-        "type": "bar",
-        "x": [rounded(value) for value in widths],
-        "base": [rounded(value) for value in lefts],
-        "y": labels,
-        "orientation": "h",
-        "marker": {"color": colours, "line": {"width": 1, "color": "rgba(128,128,128,0.8)"}},
-        "text": said,
-        "textposition": "outside",
-        "cliponaxis": False,
-        "customdata": said,
-        "hovertemplate": "%{y}: %{customdata}<extra></extra>",
-        "showlegend": False,
-    }
-    dots = {
-        "type": "scatter",
-        "x": [rounded(start), rounded(end)],
-        "y": ["base", "head"],
-        "mode": "markers+text",
-        "text": [f"  {start:.2f} ms", f"  {end:.2f} ms"],
-        "textposition": "middle right",
-        "cliponaxis": False,
-        "marker": {"size": 12, "color": [COLOUR["base"], COLOUR["head"]]},
-        "hovertemplate": "%{y}: %{x:.2f} ms<extra></extra>",
-        "showlegend": False,
-    }
-    ends = [start, *lefts, *(left + width for left, width in zip(lefts, widths, strict=True)), end]
+        pieces.append(("the rest", at, end - at, "#7A7A7A"))
+    labels = [label for label, *_ in pieces]
+    said = [f"{width:+.2f} ms" for _, _, width, _ in pieces]
+    bars = bar_trace(
+        "", [rounded(width) for _, _, width, _ in pieces], labels, [colour for *_, colour in pieces],
+        "%{y}: %{customdata}<extra></extra>", base=[rounded(left) for _, left, *_ in pieces],
+        marker={"line": {"width": 1, "color": "rgba(128,128,128,0.8)"}}, text=said, textposition="outside",
+        cliponaxis=False, customdata=said, showlegend=False,
+    )  # fmt: skip
+    marker = {"size": 12, "color": [COLOUR["base"], COLOUR["head"]]}
+    both = dots(
+        "", [rounded(start), rounded(end)], ["base", "head"], marker, "%{y}: %{x:.2f} ms", mode="markers+text",
+        text=[f"  {start:.2f} ms", f"  {end:.2f} ms"], textposition="middle right", cliponaxis=False, showlegend=False,
+    )  # fmt: skip
+    ends = [start, *(place for _, left, width, _ in pieces for place in (left, left + width)), end]
     room = max(0.4 * (max(ends) - min(ends)), 0.01 * max(ends, default=1.0))
-    return laid_out(
-        [bars, dots],
-        len(labels) + 2,
-        pixels=30,
-        xaxis={
-            "title": {"text": WORDS["ledger_axis"]},
-            "range": [rounded(max(0.0, min(ends) - room)), rounded(max(ends) + room)],
-        },
-        yaxis={
-            "autorange": "reversed",
-            "type": "category",
-            "showgrid": False,
-            "categoryorder": "array",
-            "categoryarray": ["base", *labels, "head"],
-            **Y_LABELS,
-        },
-    )
+    reach = [rounded(max(0.0, min(ends) - room)), rounded(max(ends) + room)]
+    order = {"categoryorder": "array", "categoryarray": ["base", *labels, "head"], "showgrid": False}
+    xaxis = axis(WORDS["ledger_axis"], range=reach)
+    return laid_out([bars, both], len(labels) + 2, pixels=30, xaxis=xaxis, yaxis={**CATEGORIES, **order})
 
 
 def interval_figure(comparison: Comparison) -> Figure | None:
@@ -111,50 +87,28 @@ def interval_figure(comparison: Comparison) -> Figure | None:
     if not shown:
         return None
     labels = [_label(metric) for metric in shown]
-    changes = [float(metric.change_pct or 0.0) for metric in shown]
-    traces: list[dict[str, Any]] = [
-        {
-            "type": "scatter",
-            "x": [rounded(value) for value in changes],
-            "y": labels,
-            "mode": "markers",
-            "marker": {"size": 10, "color": [_OUTCOME[metric.outcome] for metric in shown]},
-            "error_x": {
-                "type": "data",
-                "symmetric": False,
-                "array": [_reach(m.high_pct, m.change_pct) for m in shown],
-                "arrayminus": [_reach(m.change_pct, m.low_pct) for m in shown],
-                "thickness": 2,
-                "width": 5,
-                "color": "rgba(128,128,128,0.9)",
-            },
-            "customdata": [[text.effect_text(m), text.outcome_text(m)] for m in shown],
-            "hovertemplate": WORDS["interval_hover"],
-            "name": WORDS["interval"],
-            "showlegend": False,
-        }
-    ]
-    traces += _limits(shown)
+    marker = {"size": 10, "color": [_OUTCOME[metric.outcome] for metric in shown]}
+    error = {
+        "type": "data", "symmetric": False, "array": [_reach(m.high_pct, m.change_pct) for m in shown],
+        "arrayminus": [_reach(m.change_pct, m.low_pct) for m in shown], "thickness": 2, "width": 5,
+        "color": "rgba(128,128,128,0.9)",
+    }  # fmt: skip
+    traces = [
+        dots(
+            WORDS["interval"], [rounded(metric.change_pct or 0.0) for metric in shown], labels, marker,
+            WORDS["interval_hover"], error_x=error, showlegend=False,
+            customdata=[[text.effect_text(m), text.outcome_text(m)] for m in shown],
+        )
+    ]  # fmt: skip
+    if gated := [metric for metric in shown if metric.threshold_pct is not None]:
+        marker = {"symbol": "line-ns", "size": 16, "line": {"width": 3, "color": "#CC3311"}}
+        limits, names = [rounded(_limit(metric)) for metric in gated], [_label(metric) for metric in gated]
+        traces.append(dots("fails from here", limits, names, marker, WORDS["limits_hover"]))
+    zero = upright_line(0, {"width": 1, "color": "rgba(128,128,128,0.9)"})
     return laid_out(
-        traces,
-        len(shown),
-        pixels=26,
-        least=180,
-        margin={"t": 34},
-        xaxis={"title": {"text": "change, %"}, "zeroline": False},
-        yaxis={"autorange": "reversed", "type": "category", "showgrid": False, **Y_LABELS},
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-        shapes=[upright_line(0, {"width": 1, "color": "rgba(128,128,128,0.9)"})],
-    )
-
-
-def _limits(shown: Sequence[MetricChange]) -> list[dict[str, Any]]:
-    """A mark for each gated metric, from where a change for the worse fails."""
-    if not (gated := [metric for metric in shown if metric.threshold_pct is not None]):
-        return []
-    marker = {"symbol": "line-ns", "size": 16, "line": {"width": 3, "color": "#CC3311"}}
-    limits = [rounded(_limit(metric)) for metric in gated]
-    return [dots("fails from here", limits, [_label(metric) for metric in gated], marker, WORDS["limits_hover"])]
+        traces, len(shown), pixels=26, least=180, margin={"t": 34}, xaxis=axis("change, %", zeroline=False),
+        yaxis={**CATEGORIES, "showgrid": False}, legend=_LEGEND_ABOVE, shapes=[zero],
+    )  # fmt: skip
 
 
 def steps_figure(comparison: Comparison) -> Figure | None:
@@ -167,49 +121,34 @@ def steps_figure(comparison: Comparison) -> Figure | None:
         by_capture[point.side, point.capture].append(point)
     columns = _in_time_order(comparison, list(by_capture))
     thin = max(1, math.ceil(len(comparison.steps) / MOST_POINTS))
+    placed = [
+        (round(column + (place / max(len(by_capture[key]) - 1, 1) - 0.5) * _WIDTH, 4), point)
+        for column, key in enumerate(columns)
+        for place, point in list(enumerate(by_capture[key]))[::thin]
+    ]
     traces: list[dict[str, Any]] = []
-    for side in ("base", "head"):
-        for profiled in (False, True):
-            xs: list[float] = []
-            ys: list[float | None] = []
-            names: list[str] = []
-            for column, key in enumerate(columns):
-                own = by_capture[key]
-                for place, point in list(enumerate(own))[::thin]:
-                    if key[0] == side and point.profiled == profiled:
-                        xs.append(round(column + (place / max(len(own) - 1, 1) - 0.5) * _WIDTH, 4))
-                        ys.append(rounded(point.ms))
-                        names.append(f"{html.escape(point.capture[:60])}, step {point.index}")
-            if not xs:
-                continue
+    for side, profiled in product(("base", "head"), (False, True)):
+        if own := [(x, point) for x, point in placed if (point.side, point.profiled) == (side, profiled)]:
             symbol = "circle-open" if profiled else "circle"
             marker = {"color": COLOUR[side], "size": 6, "opacity": 0.8, "symbol": symbol}
             label = f"{side}, {'with' if profiled else 'without'} the profiler"
-            traces.append(dots(label, xs, ys, marker, "%{customdata}: %{y:.3f} ms", customdata=names))
+            names = [f"{html.escape(point.capture[:60])}, step {point.index}" for _, point in own]
+            x, y = [x for x, _ in own], [point.ms for _, point in own]
+            traces.append(dots(label, x, y, marker, "%{customdata}: %{y:.3f} ms", customdata=names))
     traces.append(_medians([by_capture[key] for key in columns]))
     numbers: dict[str, int] = defaultdict(int)
     ticks = []
     for side, _ in columns:
         numbers[side] += 1
         ticks.append(f"{side} {numbers[side]}")
+    xaxis = {
+        "tickvals": list(range(len(columns))), "ticktext": ticks, "range": [-0.6, len(columns) - 0.4],
+        "automargin": True, "showgrid": False, "zeroline": False,
+    }  # fmt: skip
     return laid_out(
-        traces,
-        0,
-        pixels=0,
-        least=380,
-        grid_y=True,
-        margin={"t": 60},
-        xaxis={
-            "tickvals": list(range(len(columns))),
-            "ticktext": ticks,
-            "range": [-0.6, len(columns) - 0.4],
-            "automargin": True,
-            "showgrid": False,
-            "zeroline": False,
-        },
-        yaxis={"title": {"text": "ms per step"}, "automargin": True},
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
-    )
+        traces, 0, pixels=0, least=380, grid_y=True, margin={"t": 60}, xaxis=xaxis,
+        yaxis=axis("ms per step", automargin=True), legend=_LEGEND_ABOVE,
+    )  # fmt: skip
 
 
 def _medians(captures: Sequence[Sequence[StepPoint]]) -> dict[str, Any]:

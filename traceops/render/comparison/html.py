@@ -3,19 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
-from traceops.compare.model import (
-    CaptureInfo,
-    Change,
-    ChangeKind,
-    Comparison,
-    Explanation,
-    MetricChange,
-    OutlierStep,
-    Side,
-    metric_of,
-)
+from traceops.compare.model import CaptureInfo, Change, Comparison, Explanation, MetricChange, OutlierStep, metric_of
 from traceops.compare.sentence import headline
 from traceops.core.findings import Evidence, Finding
 from traceops.core.text import one_line
@@ -30,13 +20,10 @@ from traceops.render.report.figures import Figure
 from traceops.render.report.terms import TERMS
 from traceops.render.writers.html import write_html
 
-# The tables of compare.html: metrics, the ledger, what changed, captures, outlier steps.
-
 MOST_CHANGES = 100  # of a kind
 MOST_OUTLIERS = 100
 MOST_CAPTURES = 200
 MOST_EVIDENCE = 20  # of an explanation
-_NOTHING = Cell("")
 
 
 def metrics_table(comparison: Comparison) -> Table:
@@ -57,78 +44,6 @@ def metrics_table(comparison: Comparison) -> Table:
     return table_of("compare_metrics", metrics, make=cells, facts={"times": text.times_text(comparison.power)})
 
 
-def ledger_table(comparison: Comparison) -> Table | None:
-    """A row a bucket of the step; None where neither side has any."""
-    metrics = [metric for metric in text.ledger_rows(comparison) if text.is_bucket(metric)]
-    cells: dict[str, Callable[[MetricChange], Cell]] = {
-        "bucket": _bucket_cell,
-        "base": lambda m: _plain(text.base_text(m)),
-        "head": lambda m: _plain(text.head_text(m)),
-        "ms": lambda m: _plain(_milliseconds(m)),
-        "pct": lambda m: _plain(text.change_text(m)),
-        "interval": lambda m: _plain(text.interval_text(m)),
-    }
-    return table_of("compare_ledger", metrics, make=cells) if metrics else None
-
-
-def changes_table(comparison: Comparison, kind: ChangeKind) -> Table | None:
-    """What changed of a kind, what costs or saves most first; None where nothing did."""
-    changes = text.important_first([change for change in comparison.changes if change.kind == kind])
-    if not changes:
-        return None
-    cells: dict[str, Callable[[Change], Cell]] = {
-        "name": lambda c: name(text.change_name(c), 100),
-        "status": lambda c: Cell(c.status),
-        "count": lambda c: Cell(text.count_text(c)),
-        "base_ms": lambda c: _optional_ms(c.base_ms),
-        "head_ms": lambda c: _optional_ms(c.head_ms),
-        "delta_ms": lambda c: Cell(text.milliseconds_text(c)),
-        "base_value": lambda c: name(text.value_text(c.base_value), 100),
-        "head_value": lambda c: name(text.value_text(c.head_value), 100),
-        "detail": lambda c: name(c.detail, 80) if c.detail else _NOTHING,
-    }
-    title, one = text.KINDS[kind]
-    facts = {"changed": f"{title}, changed: {len(changes)}", "kind": one.capitalize()}
-    facts["milliseconds"] = text.milliseconds_title(kind)
-    table = "compare_environment" if kind == "environment" else "compare_changes"
-    return table_of(table, changes, make=cells, facts=facts, most=MOST_CHANGES)
-
-
-def captures_table(side: Side, title: str) -> Table:
-    """A row a capture of a side."""
-    cells: dict[str, Callable[[CaptureInfo], Cell]] = {
-        "name": lambda c: name(c.name),
-        "path": lambda c: name(c.path, 60),
-        "started_ns": lambda c: _plain(text.started_text(c.started_ns)),
-        "commit": lambda c: _commit(c.commit, c.dirty),
-        "steps": lambda c: Cell(str(c.steps)),
-        "unprofiled_steps": lambda c: Cell(str(c.unprofiled_steps)),
-    }
-    return table_of("compare_captures", side.captures, make=cells, facts={"side": title}, most=MOST_CAPTURES)
-
-
-def outliers_table(comparison: Comparison) -> Table | None:
-    """Steps far from their capture's median; None without any."""
-    cells: dict[str, Callable[[OutlierStep], Cell]] = {
-        "capture": lambda o: name(f"{o.side}: {o.capture}"),
-        "step": lambda o: Cell(str(o.step)),
-        "profiled": lambda o: Cell("yes" if o.profiled else "no"),
-        "ms": lambda o: _plain(text.amount(o.ms, "ms")),
-        "median_ms": lambda o: _plain(text.amount(o.median_ms, "ms")),
-    }
-    outliers = comparison.outliers
-    return table_of("compare_outliers", outliers, make=cells, most=MOST_OUTLIERS) if outliers else None
-
-
-def evidence_table(evidence: Sequence[Evidence]) -> Table | None:
-    """The numbers an explanation rests on; None without any."""
-    cells: dict[str, Callable[[Evidence], Cell]] = {
-        "metric": lambda e: name(e.metric, 90),
-        "value": lambda e: _plain(f"{_value(e)}{' ' + e.unit if e.unit else ''}"),
-    }
-    return table_of("compare_evidence", evidence, make=cells, most=MOST_EVIDENCE) if evidence else None
-
-
 def _plain(said: str) -> Cell:
     return Cell(UNKNOWN, "not known", "unknown") if said == UNKNOWN else Cell(said)
 
@@ -140,28 +55,8 @@ def _outcome_cell(metric: MetricChange) -> Cell:
     return Cell(f"{mark} {text.outcome_text(metric)}" if gated else text.outcome_text(metric), css=css)
 
 
-def _bucket_cell(metric: MetricChange) -> Cell:
-    return Cell(metric.label, TERMS[metric.metric].definition, "swatch", colour=TERMS[metric.metric].colour)
-
-
-def _milliseconds(metric: MetricChange) -> str:
-    if metric.base is None or metric.head is None:
-        return UNKNOWN
-    return text.signed(metric.head - metric.base, "ms").removesuffix(" ms")
-
-
 def _optional_ms(value: float | None) -> Cell:
     return Cell("") if value is None else Cell(text.amount(value, "ms"))
-
-
-def _commit(commit: str | None, dirty: bool | None) -> Cell:
-    return _plain(UNKNOWN) if not commit else Cell(f"{commit[:10]}{' + changes' if dirty else ''}", commit)
-
-
-def _value(evidence: Evidence) -> str:
-    if (value := evidence.value) is None:
-        return UNKNOWN
-    return value[:200] if isinstance(value, str) else f"{value:g}"
 
 
 _MOST_REASONS = 2
@@ -179,6 +74,16 @@ def render_comparison_html(comparison: Comparison, *, plotlyjs: str = "none") ->
 def describe(comparison: Comparison) -> document.Document:
     """A comparison as a document: the verdict, facts, and a section for each thing there is to say."""
     base, head = text.side_names(comparison)
+    short, details = headline(comparison)
+    intro: list[document.Block] = [paragraph(details)] if details else []
+    if comparison.refusals:
+        lines = [paragraph(document.bold(WORDS["refused"]), f" {why}") for why in comparison.refusals]
+        intro.append(document.items(lines, "refusals"))
+    if (answer := _answer(comparison)) is not None:
+        intro.append(answer)
+    intro.append(document.Facts(tuple(_facts(comparison))))
+    if comparison.warnings:
+        intro.append(document.items(comparison.warnings, "notes"))
     chart = _chart("intervals", figures.interval_figure(comparison))
     made = (
         document.Section("metrics", "Metrics", (*chart, document.TableBlock(metrics_table(comparison)))),
@@ -192,26 +97,12 @@ def describe(comparison: Comparison) -> document.Document:
         title=f"{base} → {head}",
         heading=document.spans(document.Span(base, "name"), " → ", document.Span(head, "name")),
         command="traceops compare",
-        verdict=document.Headline(text.VERDICT_LEVEL[comparison.verdict], headline(comparison)[0]),
-        intro=tuple(_intro(comparison)),
+        verdict=document.Headline(text.VERDICT_LEVEL[comparison.verdict], short),
+        intro=tuple(intro),
         sections=tuple(section for section in made if section is not None),
         footer=WORDS["footer"],
         styles=("summary.css", "compare.css"),
     )
-
-
-def _intro(comparison: Comparison) -> list[document.Block]:
-    details = headline(comparison)[1]
-    blocks: list[document.Block] = [paragraph(details)] if details else []
-    if comparison.refusals:
-        lines = [paragraph(document.bold(WORDS["refused"]), f" {why}") for why in comparison.refusals]
-        blocks.append(document.items(lines, "refusals"))
-    if (answer := _answer(comparison)) is not None:
-        blocks.append(answer)
-    blocks.append(document.Facts(tuple(_facts(comparison))))
-    if comparison.warnings:
-        blocks.append(document.items(comparison.warnings, "notes"))
-    return blocks
 
 
 def _answer(comparison: Comparison) -> document.Answer | None:
@@ -224,28 +115,25 @@ def _answer(comparison: Comparison) -> document.Answer | None:
     if same_way and _moved(step):  # what noise could have done has no reason
         sentences = tuple(paragraph(text.sentence_of(one.text)) for one in same_way[:_MOST_REASONS])
         lines.append(("Why", sentences))
-    told = [
+    variables = [
         f"{change.name}: {change.base_value or 'not set'} → {change.head_value or 'not set'}"
         for change in comparison.changes
         if change.kind == "environment"
     ]
-    if told:
-        more = max(len(told) - _MOST_REASONS, 0)
-        differs = say("environment", shown="; ".join(told[:_MOST_REASONS]), more=more or None)
+    if variables:
+        more = max(len(variables) - _MOST_REASONS, 0)
+        differs = say("environment", shown="; ".join(variables[:_MOST_REASONS]), more=more or None)
         lines.append(("Differs", (paragraph(differs),)))
     outcome = text.outcome_text(step)
     sure = say("sure", outcome=outcome[:1].upper() + outcome[1:], reason=step.reason)
     lines.append(("Confidence", (paragraph(sure),)))
     base, head = text.side_names(comparison)
-    return document.Answer(
-        tuple(lines),
-        (
-            document.Cost(base[:_MOST_LABEL], step.base, text.base_text(step)),
-            document.Cost(
-                head[:_MOST_LABEL], step.head, f"{text.head_text(step)} ({text.effect_text(step)})", look=_look(step)
-            ),
-        ),
-    )
+    look: Literal["now", "then", "worse"] = "now"  # red where it is slower, green where it is faster
+    if _moved(step):
+        look = "worse" if (step.change_pct or 0.0) > 0 else "then"
+    changed = f"{text.head_text(step)} ({text.effect_text(step)})"
+    before = document.Cost(base[:_MOST_LABEL], step.base, text.base_text(step))
+    return document.Answer(tuple(lines), (before, document.Cost(head[:_MOST_LABEL], step.head, changed, look=look)))
 
 
 def _moved(step: MetricChange) -> bool:
@@ -255,25 +143,33 @@ def _moved(step: MetricChange) -> bool:
     return step.p is None and abs(step.change_pct or 0.0) >= (step.threshold_pct or 0.0) > 0
 
 
-def _look(step: MetricChange) -> Literal["now", "then", "worse"]:
-    """Red where it is slower, green where it is faster, as far as it moved."""
-    if not _moved(step):
-        return "now"
-    return "worse" if (step.change_pct or 0.0) > 0 else "then"
-
-
 def _chart(name: str, figure: Figure | None) -> tuple[document.Block, ...]:
     """A figure below what explains it; nothing without one."""
     return () if figure is None else (document.soft(WORDS[name]), document.Chart(name, WORDS[f"{name}_chart"], figure))
 
 
 def _why(comparison: Comparison) -> document.Section | None:
-    """The explanations, then the ledger of both sides; None without either."""
+    """The explanations, then the ledger of both sides, a row a bucket of the step; None without either."""
     blocks: list[document.Block] = []
     if comparison.explanations:
         blocks.append(document.items([_explanation(e) for e in comparison.explanations], "reasons", ordered=True))
-    if (ledger := ledger_table(comparison)) is not None:
-        blocks += [*_chart("waterfall", figures.waterfall_figure(comparison)), document.TableBlock(ledger)]
+
+    def milliseconds(metric: MetricChange) -> str:
+        if metric.base is None or metric.head is None:
+            return UNKNOWN
+        return text.signed(metric.head - metric.base, "ms").removesuffix(" ms")
+
+    if ledger := [metric for metric in text.ledger_rows(comparison) if text.is_bucket(metric)]:
+        cells: dict[str, Callable[[MetricChange], Cell]] = {
+            "bucket": lambda m: Cell(m.label, TERMS[m.metric].definition, "swatch", colour=TERMS[m.metric].colour),
+            "base": lambda m: _plain(text.base_text(m)),
+            "head": lambda m: _plain(text.head_text(m)),
+            "ms": lambda m: _plain(milliseconds(m)),
+            "pct": lambda m: _plain(text.change_text(m)),
+            "interval": lambda m: _plain(text.interval_text(m)),
+        }
+        table = document.TableBlock(table_of("compare_ledger", ledger, make=cells))
+        blocks += [*_chart("waterfall", figures.waterfall_figure(comparison)), table]
     return document.Section("why", "Why", tuple(blocks)) if blocks else None
 
 
@@ -281,21 +177,48 @@ def _explanation(reason: Explanation) -> list[document.Block]:
     """What it costs, the sentence, and folded what it rests on."""
     cost = document.Span(text.cost_text(reason), "cost slower" if reason.ms > 0 else "cost faster")
     blocks: list[document.Block] = [paragraph(cost, " " if cost.text else "", reason.text)]
-    evidence = evidence_table(reason.evidence)
     changes = [
         document.code(f"{change.status}: {text.change_name(change)}"[:_MOST_NAME])
         for change in reason.changes[:MOST_EVIDENCE]
     ]
     rests_on: list[document.Block] = [document.items(changes)] if changes else []
-    if evidence is not None:
-        rests_on.append(document.TableBlock(evidence, "narrow"))
+    if reason.evidence:
+        cells: dict[str, Callable[[Evidence], Cell]] = {
+            "metric": lambda e: name(e.metric, 90),
+            "value": lambda e: _plain(f"{_value(e)}{' ' + e.unit if e.unit else ''}"),
+        }
+        table = table_of("compare_evidence", reason.evidence, make=cells, most=MOST_EVIDENCE)
+        rests_on.append(document.TableBlock(table, "narrow"))
     return [*blocks, document.fold(WORDS["rests_on"], *rests_on)] if rests_on else blocks
 
 
+def _value(evidence: Evidence) -> str:
+    if (value := evidence.value) is None:
+        return UNKNOWN
+    return value[:200] if isinstance(value, str) else f"{value:g}"
+
+
 def _changes(comparison: Comparison) -> document.Section | None:
-    made = [changes_table(comparison, kind) for kind in text.KINDS]
-    known = [document.TableBlock(table) for table in made if table is not None]
-    return document.Section("changes", "What changed", (document.soft(WORDS["changes"]), *known)) if known else None
+    """A table a kind of change, what costs or saves most first; None where nothing changed."""
+    cells: dict[str, Callable[[Change], Cell]] = {
+        "name": lambda c: name(text.change_name(c), 100),
+        "status": lambda c: Cell(c.status),
+        "count": lambda c: Cell(text.count_text(c)),
+        "base_ms": lambda c: _optional_ms(c.base_ms),
+        "head_ms": lambda c: _optional_ms(c.head_ms),
+        "delta_ms": lambda c: Cell(text.milliseconds_text(c)),
+        "base_value": lambda c: name(text.value_text(c.base_value), 100),
+        "head_value": lambda c: name(text.value_text(c.head_value), 100),
+        "detail": lambda c: name(c.detail, 80) if c.detail else Cell(""),
+    }
+    tables = []
+    for kind, (title, one) in text.KINDS.items():
+        if changes := text.important_first([change for change in comparison.changes if change.kind == kind]):
+            facts = {"changed": f"{title}, changed: {len(changes)}", "kind": one.capitalize()}
+            facts["milliseconds"] = text.milliseconds_title(kind)
+            table = "compare_environment" if kind == "environment" else "compare_changes"
+            tables.append(document.TableBlock(table_of(table, changes, make=cells, facts=facts, most=MOST_CHANGES)))
+    return document.Section("changes", "What changed", (document.soft(WORDS["changes"]), *tables)) if tables else None
 
 
 def _findings(comparison: Comparison) -> document.Section:
@@ -316,8 +239,16 @@ def _finding_blocks(findings: Sequence[Finding]) -> list[document.Block]:
 
 def _steps(comparison: Comparison) -> document.Section | None:
     blocks = [*_chart("steps", figures.steps_figure(comparison))]
-    if (outliers := outliers_table(comparison)) is not None:
-        blocks.append(document.TableBlock(outliers, "narrow"))
+    if comparison.outliers:  # steps far from their capture's median
+        cells: dict[str, Callable[[OutlierStep], Cell]] = {
+            "capture": lambda o: name(f"{o.side}: {o.capture}"),
+            "step": lambda o: Cell(str(o.step)),
+            "profiled": lambda o: Cell("yes" if o.profiled else "no"),
+            "ms": lambda o: _plain(text.amount(o.ms, "ms")),
+            "median_ms": lambda o: _plain(text.amount(o.median_ms, "ms")),
+        }
+        table = table_of("compare_outliers", comparison.outliers, make=cells, most=MOST_OUTLIERS)
+        blocks.append(document.TableBlock(table, "narrow"))
     return document.Section("steps", "Steps", tuple(blocks)) if blocks else None
 
 
@@ -327,10 +258,20 @@ def _method(comparison: Comparison) -> document.Section:
     for heading, lines in (("Unchanged", comparison.unchanged), ("Notes", comparison.notes)):
         if lines:
             blocks += [document.Heading(heading), document.items(lines, "notes")]
-    blocks += [
-        document.TableBlock(captures_table(side, name))
-        for side, name in ((comparison.base, "base"), (comparison.head, "head"))
-    ]
+    captures: dict[str, Callable[[CaptureInfo], Cell]] = {
+        "name": lambda c: name(c.name),
+        "path": lambda c: name(c.path, 60),
+        "started_ns": lambda c: _plain(text.started_text(c.started_ns)),
+        "commit": lambda c: (
+            Cell(f"{c.commit[:10]}{' + changes' if c.dirty else ''}", c.commit) if c.commit else _plain(UNKNOWN)
+        ),
+        "steps": lambda c: Cell(str(c.steps)),
+        "unprofiled_steps": lambda c: Cell(str(c.unprofiled_steps)),
+    }
+    for side, title in ((comparison.base, "base"), (comparison.head, "head")):
+        facts = {"side": title}
+        table = table_of("compare_captures", side.captures, make=captures, facts=facts, most=MOST_CAPTURES)
+        blocks.append(document.TableBlock(table))
     if comparison.checks:
         blocks.append(checks_block(comparison.checks, WORDS["rules"]))
     return document.Section("method", WORDS["how"], tuple(blocks))
@@ -350,10 +291,7 @@ def _facts(comparison: Comparison) -> list[tuple[str, Cell]]:
         ("Ranks", "world_size"), ("Device", "device"), ("Backend", "backend"), ("Strategy", "strategy"),
         ("torch", "torch_version"), ("NCCL", "nccl_version"),
     ):  # fmt: skip
-        facts.append((label, _both(base.run.get(key), head.run.get(key))))
+        before, after = base.run.get(key), head.run.get(key)
+        both = Cell(f"{word(before).text} → {word(after).text}", css="bad")
+        facts.append((label, word(after) if before == after else both))
     return facts
-
-
-def _both(base: Any, head: Any) -> Cell:
-    """One value where the sides agree, else both."""
-    return word(head) if base == head else Cell(f"{word(base).text} → {word(head).text}", css="bad")

@@ -69,7 +69,7 @@ def _overview(comparison: Comparison) -> list[str]:
         gated = sorted(gated, key=lambda metric: OUTCOMES.index(metric.outcome))[:_MOST_METRICS]
     if shown := gated + text.movers(comparison):
         header = ("metric", "base", "head", "change", "interval", "verdict")
-        lines += [*table(header, [_overview_row(metric) for metric in shown], right=(1, 2, 3, 4)), ""]
+        lines += [*table(header, list(map(_overview_row, shown)), right=(1, 2, 3, 4)), ""]
     items = [
         f"- **{prose(metric.label, 80)}** is {text.WORD[metric.outcome]}: {prose(text.reason_text(metric), 300)}"
         for metric in comparison.gated
@@ -83,14 +83,8 @@ def _overview(comparison: Comparison) -> list[str]:
 def _overview_row(metric: MetricChange) -> list[str]:
     limit = text.threshold_text(metric)
     verdict = f"{MARK[metric.outcome]} {text.outcome_text(metric)}".strip()
-    return [
-        prose(metric.label, 80),
-        text.base_text(metric),
-        text.head_text(metric),
-        text.change_text(metric),
-        text.interval_text(metric),
-        f"{verdict} (limit {limit})" if limit else "",
-    ]
+    known = text.base_text(metric), text.head_text(metric), text.change_text(metric), text.interval_text(metric)
+    return [prose(metric.label, 80), *known, f"{verdict} (limit {limit})" if limit else ""]
 
 
 def _sections(comparison: Comparison) -> list[FoldedPart]:
@@ -120,44 +114,30 @@ def _reason(reason: Explanation) -> str:
 
 def _metrics(title: str, metrics: Sequence[MetricChange], power: float) -> FoldedPart:
     def row(metric: MetricChange) -> list[str]:
-        return [
-            prose(metric.label, 80),
-            text.base_text(metric),
-            text.head_text(metric),
-            text.effect_text(metric),
-            text.threshold_text(metric),
-            f"{MARK[metric.outcome]} {text.outcome_text(metric)}".strip(),
-            prose("; ".join(filter(None, (text.reason_text(metric), text.found_text(metric, power)))), 400),
-        ]
+        known = text.base_text(metric), text.head_text(metric), text.effect_text(metric), text.threshold_text(metric)
+        verdict = f"{MARK[metric.outcome]} {text.outcome_text(metric)}".strip()
+        why = "; ".join(filter(None, (text.reason_text(metric), text.found_text(metric, power))))
+        return [prose(metric.label, 80), *known, verdict, prose(why, 400)]
 
     header = ("metric", "base", "head", "change", "limit", "verdict", "why")
     return _table(title, header, metrics, row, 60, "compare_metrics.csv", right=(1, 2, 3, 4))
 
 
 def _changes(comparison: Comparison, kind: str) -> FoldedPart:
-    changes = text.important_first([change for change in comparison.changes if change.kind == kind])
+    def variable(change: Change) -> list[str]:
+        values = map(_value, (change.base_value, change.head_value))
+        return [code(change.name), *values, prose(change.detail, 200)]
+
+    def timed(change: Change) -> list[str]:
+        numbers = (text.count_text(change), text.milliseconds_text(change))
+        return [change.status, _name(change), *numbers, prose(change.detail, 200)]
+
+    changes, file = text.important_first([one for one in comparison.changes if one.kind == kind]), "compare_changes.csv"
     if kind == "environment":
-        header = ("variable", "base", "head", "")
-        return _table("Environment", header, changes, _variable_row, 30, "compare_changes.csv")
-    return _table(
-        f"{text.KINDS[changes[0].kind][0] if changes else ''}, changed",
-        ("", "name", "count a step", text.milliseconds_title(kind), "detail"),
-        changes,
-        _change_row,
-        30,
-        "compare_changes.csv",
-        right=(2, 3),
-    )
-
-
-def _variable_row(change: Change) -> list[str]:
-    values = (_value(change.base_value), _value(change.head_value))
-    return [code(change.name), *values, prose(change.detail, 200)]
-
-
-def _change_row(change: Change) -> list[str]:
-    numbers = (text.count_text(change), text.milliseconds_text(change))
-    return [change.status, _name(change), *numbers, prose(change.detail, 200)]
+        return _table("Environment", ("variable", "base", "head", ""), changes, variable, 30, file)
+    title = f"{text.KINDS[changes[0].kind][0] if changes else ''}, changed"
+    header = ("", "name", "count a step", text.milliseconds_title(kind), "detail")
+    return _table(title, header, changes, timed, 30, file, right=(2, 3))
 
 
 def _name(change: Change) -> str:
@@ -171,12 +151,11 @@ def _value(value: str | None) -> str:
 
 
 def _findings(title: str, findings: Sequence[Finding]) -> FoldedPart:
-    return _list(title, findings, _finding, 20)
+    def line(finding: Finding) -> str:
+        sentence = f"{prose(finding.rule, 20)} {prose(finding.title, 120)}: {prose(finding.message, 400)}"
+        return f"- **{finding.severity}** {sentence}"
 
-
-def _finding(finding: Finding) -> str:
-    sentence = f"{prose(finding.rule, 20)} {prose(finding.title, 120)}: {prose(finding.message, 400)}"
-    return f"- **{finding.severity}** {sentence}"
+    return _list(title, findings, line, 20)
 
 
 def _method(comparison: Comparison) -> list[str]:

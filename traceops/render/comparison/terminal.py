@@ -32,13 +32,8 @@ _RUNNER_COMMAND = re.compile(
 
 
 def print_comparison(comparison: Comparison, file: TextIO, written: Path | None, *, verbose: bool = False) -> None:
-    """The verdict first, for people who read a job's log; `written` is where the whole report lies."""
-    write_terminal(describe_summary(comparison, written, verbose=verbose), file, widths=_WIDTHS)
-
-
-def describe_summary(comparison: Comparison, written: Path | None = None, *, verbose: bool = False) -> list[Block]:
-    """What the terminal says of a comparison: a card of about 25 lines, all of it if verbose. `written` is where the
-    whole report lies."""
+    """The verdict first, for people who read a job's log: a card of about 25 lines, all of it if verbose. `written` is
+    where the whole report lies."""
     level = text.VERDICT_LEVEL[comparison.verdict]
     short, details = headline(comparison)
     blocks: list[Block] = [_line(f"{MARK[level]} {short}", f"level-{level}", limit=_MOST_OF_VERDICT)]
@@ -57,7 +52,7 @@ def describe_summary(comparison: Comparison, written: Path | None = None, *, ver
         blocks += [_BLANK, _metrics(shown)]
     told = judged if verbose else [m for m in judged if m.outcome != "unchanged" or m.metric == "step_time"]
     blocks += _reasons(told, comparison.power, details)
-    blocks += _explanations(comparison, _MOST_EXPLANATIONS if verbose else _FIRST_EXPLANATIONS)
+    blocks += _explanations(comparison, verbose)
     if verbose:
         blocks += _changes(comparison)
         blocks += _findings(WORDS["new"], comparison.new_findings)
@@ -67,7 +62,7 @@ def describe_summary(comparison: Comparison, written: Path | None = None, *, ver
     blocks += _remarks(comparison, verbose)
     if written is not None:
         blocks.append(Code((f"Report: {written}",), look=""))
-    return blocks
+    write_terminal(blocks, file, widths=_WIDTHS)
 
 
 def _counted(comparison: Comparison) -> Iterator[Block]:
@@ -89,25 +84,16 @@ def _counted(comparison: Comparison) -> Iterator[Block]:
 def _metrics(metrics: Sequence[MetricChange]) -> TableBlock:
     rows = []
     for metric in metrics:
-        gated = metric.threshold_pct is not None
         limit = text.threshold_text(metric)
         outcome = f"{text.MARK[metric.outcome]} {text.outcome_text(metric)}, limit {limit}" if limit else ""
-        rows.append(
-            (
-                _cell(metric.label, 40),
-                _cell(text.base_text(metric)),
-                _cell(text.head_text(metric)),
-                _cell(text.effect_text(metric)),
-                Cell(outcome, css=f"level-{text.LEVEL[metric.outcome]}" if gated else ""),
-            )
-        )
+        values = (text.base_text(metric), text.head_text(metric), text.effect_text(metric))
+        css = f"level-{text.LEVEL[metric.outcome]}" if limit else ""
+        rows.append((_cell(metric.label, 40), *map(_cell, values), Cell(outcome, css=css)))
     columns = (
-        Column("metric", "metric", number=False),
-        Column("base", "base", css="nowrap"),
-        Column("head", "head", css="nowrap"),
-        Column("change", "change", number=False),
+        Column("metric", "metric", number=False), Column("base", "base", css="nowrap"),
+        Column("head", "head", css="nowrap"), Column("change", "change", number=False),
         Column("outcome", "", number=False, css="nowrap"),
-    )
+    )  # fmt: skip
     return TableBlock(Table("", columns, tuple(rows)))
 
 
@@ -120,18 +106,15 @@ def _reasons(metrics: Sequence[MetricChange], power: float, details: str) -> Ite
             yield _line(f"{metric.label}: {'; '.join(news)}.", "soft")
 
 
-def _explanations(comparison: Comparison, most: int) -> Iterator[Block]:
+def _explanations(comparison: Comparison, verbose: bool) -> Iterator[Block]:
     if not comparison.explanations:
         return
     yield _BLANK
     yield _line(WORDS["explained"], "bold", (0, 0))
+    most, limit = (_MOST_EXPLANATIONS, _MOST_CHARACTERS) if verbose else (_FIRST_EXPLANATIONS, _SHORT)
     for number, reason in enumerate(comparison.explanations[:most], 1):
-        yield _line(
-            f"{number}. {text.cost_text(reason)} {reason.text}",
-            indent=(1, 4),
-            limit=_MOST_CHARACTERS if most > _FIRST_EXPLANATIONS else _SHORT,
-        )
-    if most > _FIRST_EXPLANATIONS:
+        yield _line(f"{number}. {text.cost_text(reason)} {reason.text}", indent=(1, 4), limit=limit)
+    if verbose:
         yield from _more(len(comparison.explanations) - most, "reasons")
 
 
@@ -157,14 +140,14 @@ _ENVIRONMENT = tuple(
 
 def _timed(milliseconds: str) -> tuple[Column, ...]:
     """Columns of what takes time: numbers a step stand to the right and are never cut."""
-    columns = [
+    digits = milliseconds.endswith("a step")
+    return (
         Column("status", "", number=False, css="nowrap whole"),
         Column("name", "name", number=False, css="nowrap"),
-    ]
-    for key, label in (("count", "a step"), ("ms", milliseconds)):
-        digits = label.endswith("a step")
-        columns.append(Column(key, label, number=digits, css="nowrap whole" if digits else "nowrap"))
-    return (*columns, Column("detail", "", number=False, css="nowrap"))
+        Column("count", "a step", css="nowrap whole"),
+        Column("ms", milliseconds, number=digits, css="nowrap whole" if digits else "nowrap"),
+        Column("detail", "", number=False, css="nowrap"),
+    )
 
 
 def _change_cells(change: Change) -> tuple[str, ...]:

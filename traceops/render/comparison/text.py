@@ -10,6 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from traceops.compare.model import (
+    OUTCOMES,
     Change,
     ChangeKind,
     Comparison,
@@ -35,10 +36,7 @@ LEVEL: dict[MetricOutcome, Level] = {
     "regression": "error", "inconclusive": "warning", "waived": "warning", "improvement": "clear",
     "unchanged": "clear", "informative": "info",
 }  # fmt: skip
-WORD: dict[MetricOutcome, str] = {
-    "regression": "regression", "inconclusive": "inconclusive", "waived": "waived", "improvement": "improvement",
-    "unchanged": "unchanged", "informative": "not gated",
-}  # fmt: skip
+WORD: dict[MetricOutcome, str] = {outcome: outcome for outcome in OUTCOMES} | {"informative": "not gated"}
 VERDICT_LEVEL: dict[ComparisonVerdict, Level] = {
     "regression": "error", "inconclusive": "warning", "improvement": "clear", "no_regression": "clear",
 }  # fmt: skip

@@ -69,7 +69,7 @@ from traceops.render.document import (
 from traceops.render.files import write_files
 from traceops.render.finding_blocks import checks_block, finding_block, not_used
 from traceops.render.report.fabric_html import benchmarks_table, connections_table, inspector_table, nccl_sentence
-from traceops.render.report.figures import Figure, escaped, laid_out, line
+from traceops.render.report.figures import Figure, axis, escaped, laid_out, line
 from traceops.render.report.terms import COLUMNS
 from traceops.render.topology.figure import Figure as TopologyFigure
 from traceops.render.topology.figure import topology_figure
@@ -90,35 +90,25 @@ def sweep_figure(measured: Sequence[Measured], references: Sequence[Reference] =
     if not (lines := _lines(measured)):
         return None
     whose = list(dict.fromkeys((gpus, host) for _, gpus, host in lines))
-    many = len(whose) > 1
-    traces = [
-        _trace(
-            rows,
-            f"{escaped(op, 40)}{_whose(gpus, host) if many else ''}",
-            _COLOURS.get(op, _OTHER),
-            _DASHES[whose.index((gpus, host)) % len(_DASHES)],
-        )
-        for (op, gpus, host), rows in lines.items()
-    ]
+    traces = []
+    for (op, gpus, host), rows in lines.items():
+        on = f" on {escaped(host, 40)}" if host else ""
+        name = f"{escaped(op, 40)}, {len(gpus)} devices{on}" if len(whose) > 1 else escaped(op, 40)
+        traces.append(_trace(rows, name, _DASHES[whose.index((gpus, host)) % len(_DASHES)]))
     for reference in references:
         for (op, gpus, _), rows in _lines(reference.measured).items():
             now = lines.get((op, gpus, reference.host)) or lines.get((op, gpus, None))
             if now is not None and _points(now) != _points(rows):
                 name = say("earlier", op=escaped(op, 40), host=escaped(reference.host, 40))
-                traces.append(_trace(rows, name, _COLOURS.get(op, _OTHER), "dash", faint=True))
+                traces.append(_trace(rows, name, "dash", faint=True))
     sizes = sorted({one.bytes for rows in lines.values() for one in rows})
     ticks = sizes[:: -(-len(sizes) // _MOST_TICKS)]
     return laid_out(
         traces,
         14,
         pixels=20,
-        xaxis={
-            "type": "log",
-            "title": {"text": "bytes of a message"},
-            "tickvals": ticks,
-            "ticktext": [message_text(nbytes) for nbytes in ticks],
-        },
-        yaxis={"title": {"text": "bus bandwidth, GB/s"}, "rangemode": "tozero", "automargin": True},
+        xaxis=axis("bytes of a message", type="log", tickvals=ticks, ticktext=list(map(message_text, ticks))),
+        yaxis=axis("bus bandwidth, GB/s", rangemode="tozero", automargin=True),
         grid_y=True,
         showlegend=True,
         legend={"orientation": "h", "y": -0.28},
@@ -142,68 +132,27 @@ def _points(rows: Sequence[Measured]) -> list[tuple[int, float]]:
     return [(one.bytes, one.busbw_gbs) for one in rows]
 
 
-def _trace(rows: Sequence[Measured], name: str, colour: str, dash: str, *, faint: bool = False) -> dict[str, Any]:
+def _trace(rows: Sequence[Measured], name: str, dash: str, *, faint: bool = False) -> dict[str, Any]:
+    sizes, rates = [one.bytes for one in rows], [one.busbw_gbs for one in rows]
     made = line(
-        name,
-        [one.bytes for one in rows],
-        [one.busbw_gbs for one in rows],
-        colour,
-        1.5 if faint else 2.5,
-        opacity=0.6 if faint else 1.0,
+        name, sizes, rates, _COLOURS.get(rows[0].op, _OTHER), 1.5 if faint else 2.5, opacity=0.6 if faint else 1.0,
         text=[f"{message_text(one.bytes)}, {one.time_us:.1f} µs" for one in rows],
         hovertemplate=name + WORDS["sweep_hover"],
-    )
+    )  # fmt: skip
     made["line"]["dash"] = dash
     return made if faint else made | {"mode": "lines+markers"}
-
-
-def _whose(gpus: Sequence[int], host: str | None) -> str:
-    return f", {len(gpus)} devices" + (f" on {escaped(host, 40)}" if host else "")
 
 
 # The tables of a checkup on the page: what was looked at and tried, bandwidth, and the matrix of pairs.
 
 _WORD = 160  # characters before the middle of a text is left out
 _CSS: dict[Level | Outcome, str] = {
-    "ok": "status clear",
-    "note": "status note",
-    "warning": "status warned",
-    "error": "status fired",
-    "wrong": "status fired",
-    "failed": "status fired",
-    "hung": "status fired",
+    "ok": "status clear", "note": "status note", "warning": "status warned", "error": "status fired",
+    "wrong": "status fired", "failed": "status fired", "hung": "status fired",
     "not_evaluated": "status not_evaluated",
-}
+}  # fmt: skip
 _MOST_WHY = 2000
 _HEAT = "0, 114, 178"
-
-
-def trials_table(checkup: Checkup) -> Table:
-    """Every test in child processes, as it ran."""
-    cells: dict[str, Callable[[Trial], Cell]] = {
-        "name": lambda trial: Cell(trial.name),
-        "outcome": lambda trial: _state(trial.outcome),
-        "gpus": lambda trial: Cell(trial_devices(checkup, trial), css="nowrap"),
-        "changed": _changed,
-        "transports": lambda trial: Cell(", ".join(trial.transports)),
-        "message": _message,
-    }
-    unchanged = all(trial.as_it_is for trial in checkup.trials)
-    return table_of("trials", checkup.trials, make=cells, without=("changed",) if unchanged else ())
-
-
-def bandwidth_table(checkup: Checkup) -> Table | None:
-    """The largest message of each operation; None where nothing was measured."""
-    if not (rows := largest(checkup.measured)):
-        return None
-    cells: dict[str, Callable[[Measured], Cell]] = {
-        "gpus": lambda row: Cell(measured_devices(checkup, row), css="nowrap"),
-        "bytes": lambda row: Cell(message_text(row.bytes), f"{row.bytes:,} bytes"),
-        "busbw_gbs": lambda row: number(row.busbw_gbs),
-    }
-    facts = {"with": changed_text(checkup), "busbw": COLUMNS["Bus bandwidth"]}
-    alone = () if len({row.host for row in rows}) > 1 else ("host",)
-    return table_of("bandwidth", rows, make=cells, facts=facts, without=alone)
 
 
 def matrix_table(matrix: PairMatrix) -> Table:
@@ -219,15 +168,13 @@ def matrix_table(matrix: PairMatrix) -> Table:
 
 
 def _pair(matrix: PairMatrix, one: int, other: int, most: float) -> Cell:
+    """One cell of the matrix: what went wrong with a pair, else how fast it is."""
     if one == other:
         return Cell("", css="self")
     pair = one, other
     if pair in matrix.outcomes:
-        return Cell(
-            matrix.outcomes[pair],
-            f"{matrix.name(one)} and {matrix.name(other)}: {matrix.outcomes[pair]}",
-            "status fired",
-        )
+        outcome = matrix.outcomes[pair]
+        return Cell(outcome, f"{matrix.name(one)} and {matrix.name(other)}: {outcome}", "status fired")
     if (gbs := matrix.gbs.get(pair)) is None:
         return number(None)
     title = f"{matrix.name(one)} to {matrix.name(other)}: {gbs:.4g} GB/s"
@@ -235,26 +182,6 @@ def _pair(matrix: PairMatrix, one: int, other: int, most: float) -> Cell:
         return Cell(rate_text(gbs), f"{title}{WORDS['slow_pair']}", "worst")
     share = gbs / most if most else 0.0  # a file may say that nothing was moved
     return Cell(rate_text(gbs), title, "heat", colour=f"rgba({_HEAT}, {0.06 + 0.44 * share:.3f})")
-
-
-def _changed(trial: Trial) -> Cell:
-    return Cell("" if trial.as_it_is else change_text(EnvironmentChange(trial.set, trial.unset)))
-
-
-def _message(trial: Trial) -> Cell:
-    """Its message; what it said of it unfolds."""
-    if not trial.said:
-        return _text(trial.message)
-    return Cell(trial.message or trial.said[0][:_WORD], "what it said", "said", "\n".join(trial.said))
-
-
-def _why(look: Look) -> Cell:
-    why = f"{look.why}." if look.why and look.why[-1] not in ".:!?" else look.why
-    return Cell(f"{why} {look.advice}".strip()[:_MOST_WHY], css="why")  # advice may be a command: nothing behind it
-
-
-def _hosts(hosts: Sequence[str]) -> Cell:
-    return Cell(hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts", ", ".join(hosts[:60]))
 
 
 def _state(state: Level | Outcome) -> Cell:
@@ -346,7 +273,8 @@ def _machine(checkup: Checkup) -> tuple[Block, ...]:
     """A figure for each make of machine, and what NCCL's log says."""
     figures, blocks = _figures(checkup), list[Block]()
     if figures:
-        blocks.append(soft(" ".join([WORDS["states"], *([WORDS["measured"]] if _bandwidth(checkup) else [])])))
+        with_bandwidths = [WORDS["measured"]] if _bandwidth(checkup) else []
+        blocks.append(soft(" ".join([WORDS["states"], *with_bandwidths])))
         blocks += [Drawing("topology", (figure, f"machine-{number}")) for number, figure in enumerate(figures, 1)]
         if more := max(len(alike_machines(checkup.machines)) - _MOST_FIGURES, 0):
             blocks.append(soft(say("makes", more=more)))
@@ -362,9 +290,17 @@ def _machine(checkup: Checkup) -> tuple[Block, ...]:
 
 def _bandwidth(checkup: Checkup) -> tuple[Block, ...]:
     """The largest message of each operation, the sweep, and the matrices of pairs."""
-    table = bandwidth_table(checkup)
     matrices = [matrix for matrix in pair_matrices(checkup) if 1 < len(matrix.gpus) <= _MOST_MATRIX]
-    blocks: list[Block] = [] if table is None else [TableBlock(table, "narrow")]
+    blocks: list[Block] = []
+    if rows := largest(checkup.measured):
+        cells: dict[str, Callable[[Measured], Cell]] = {
+            "gpus": lambda row: Cell(measured_devices(checkup, row), css="nowrap"),
+            "bytes": lambda row: Cell(message_text(row.bytes), f"{row.bytes:,} bytes"),
+            "busbw_gbs": lambda row: number(row.busbw_gbs),
+        }
+        facts = {"with": changed_text(checkup), "busbw": COLUMNS["Bus bandwidth"]}
+        alone = () if len({row.host for row in rows}) > 1 else ("host",)
+        blocks.append(TableBlock(table_of("bandwidth", rows, make=cells, facts=facts, without=alone), "narrow"))
     if (tests := benchmarks_table(checkup.benchmarks)) is not None:
         blocks.append(TableBlock(tests))
     if checkup.inspector is not None:
@@ -379,21 +315,38 @@ def _bandwidth(checkup: Checkup) -> tuple[Block, ...]:
 
 
 def _trials(checkup: Checkup) -> tuple[Block, ...]:
-    # List what was tried where something failed or was slow; None where nothing else was tried.
-    cells: dict[str, Callable[[Attempt], Cell]] = {
+    """What was tried where something failed or was slow, and every test in child processes as it ran."""
+    if not checkup.trials:
+        return (text(WORDS["no_trials"]),)
+    tried: dict[str, Callable[[Attempt], Cell]] = {
         "change": lambda row: _text(row.change),
         "works": lambda row: Cell(works_text(row), css="status clear" if row.works else "status fired"),
         "gbs": lambda row: number(row.gbs),
         "said": lambda row: _text(row.said),
     }
+    cells: dict[str, Callable[[Trial], Cell]] = {
+        "name": lambda trial: Cell(trial.name),
+        "outcome": lambda trial: _state(trial.outcome),
+        "gpus": lambda trial: Cell(trial_devices(checkup, trial), css="nowrap"),
+        "changed": lambda trial: Cell("" if trial.as_it_is else change_text(EnvironmentChange(trial.set, trial.unset))),
+        "transports": lambda trial: Cell(", ".join(trial.transports)),
+        "message": _message,
+    }
+    unchanged = ("changed",) if all(trial.as_it_is for trial in checkup.trials) else ()
+    trials = TableBlock(table_of("trials", checkup.trials, make=cells, without=unchanged))
     rows = attempts(checkup)
-    tables = ((table_of("attempts", rows, make=cells) if rows else None), trials_table(checkup))
-    blocks = tuple(TableBlock(table) for table in tables if table is not None and table.rows)
-    return blocks if checkup.trials else (*blocks, text(WORDS["no_trials"]))
+    return (TableBlock(table_of("attempts", rows, make=tried)), trials) if rows else (trials,)
+
+
+def _message(trial: Trial) -> Cell:
+    """Its message; what it said of it unfolds."""
+    if not trial.said:
+        return _text(trial.message)
+    return Cell(trial.message or trial.said[0][:_WORD], "what it said", "said", "\n".join(trial.said))
 
 
 def _looks(checkup: Checkup) -> tuple[Block, ...]:
-    # Everything that was looked at, the worst first; equal looks of several hosts in one row
+    """Everything that was looked at, the worst first; equal looks of several hosts in one row."""
     order = [*looks_not_ok(checkup), *(look for look in checkup.looks if look.level == "ok")]
     rows = [
         {"look": look, "hosts": hosts, "rule": "" if look.level == "ok" else look.rule}
@@ -401,7 +354,9 @@ def _looks(checkup: Checkup) -> tuple[Block, ...]:
     ]
     cells: dict[str, Callable[[Any], Cell]] = {
         "level": lambda row: _state(row["look"].level),
-        "hosts": lambda row: _hosts(row["hosts"]),
+        "hosts": lambda row: Cell(
+            row["hosts"][0] if len(row["hosts"]) == 1 else f"{len(row['hosts'])} hosts", ", ".join(row["hosts"][:60])
+        ),
         "rule": lambda row: Cell(row["rule"], css="nowrap"),
         "area": lambda row: Cell(row["look"].area),
         "what": lambda row: _text(row["look"].what),
@@ -411,6 +366,11 @@ def _looks(checkup: Checkup) -> tuple[Block, ...]:
     table = table_of("looks", rows, make=cells, without=() if len(checkup.hosts) > 1 else ("hosts",))
     problems = checkup.problems[:_MOST_PROBLEMS]
     return (TableBlock(table) if table.rows else text(WORDS["no_looks"]), *([not_used(problems)] if problems else []))
+
+
+def _why(look: Look) -> Cell:
+    why = f"{look.why}." if look.why and look.why[-1] not in ".:!?" else look.why
+    return Cell(f"{why} {look.advice}".strip()[:_MOST_WHY], css="why")  # advice may be a command: nothing behind it
 
 
 def _figures(checkup: Checkup) -> list[TopologyFigure]:
@@ -442,13 +402,6 @@ def _faults(checkup: Checkup, machine: Machine) -> dict[str, str]:
     }
 
 
-def _gpus(checkup: Checkup, count: int, names: list[str]) -> Cell:
-    """How many of which name; a log alone may not tell."""
-    if not checkup.machines:
-        return word(None)
-    return Cell(f"{count} × {', '.join(names)}" if names else str(count))
-
-
 def _facts(checkup: Checkup) -> list[tuple[str, Cell]]:
     """The strip of facts under the verdict."""
     gpus = [gpu for machine in checkup.machines for gpu in machine.gpus]
@@ -457,9 +410,10 @@ def _facts(checkup: Checkup) -> list[tuple[str, Cell]]:
     outcomes = Counter(trial.outcome for trial in checkup.trials)
     wrong = sum(outcomes[outcome] for outcome in BAD)
     hosts = Cell(str(len(checkup.hosts)), ", ".join(checkup.hosts[:60])) if checkup.hosts else word(None)
+    count = f"{len(gpus)} × {', '.join(names)}" if names else str(len(gpus))
     facts = [
         ("Hosts", hosts),
-        ("GPUs", _gpus(checkup, len(gpus), names)),
+        ("GPUs", Cell(count) if checkup.machines else word(None)),  # a log alone may not have them
         *(
             (one.op, Cell(f"{rate_text(one.busbw_gbs)} GB/s", f"at {message_text(one.bytes)}{changed_text(checkup)}"))
             for one in largest(checkup.measured)[:4]
@@ -468,8 +422,8 @@ def _facts(checkup: Checkup) -> list[tuple[str, Cell]]:
     if checkup.looks:
         facts += [
             ("Errors", Cell(str(levels.error), css="bad") if levels.error else Cell("none")),
-            ("Warnings", Cell(str(levels.warning) if levels.warning else "none")),
-            ("Not checked", Cell(str(levels.not_evaluated) if levels.not_evaluated else "nothing")),
+            ("Warnings", Cell(str(levels.warning or "none"))),
+            ("Not checked", Cell(str(levels.not_evaluated or "nothing"))),
         ]
     if checkup.trials:
         facts += [

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from traceops.doctor.model import BAD, Checkup, EnvironmentChange, Outcome, Trial
 from traceops.fabric.model import Measured
@@ -52,21 +54,16 @@ class Attempt(Struct, frozen=True):
 
 def render_doctor_csv(checkup: Checkup) -> dict[str, str]:
     """File name -> text. A value that is not known is an empty cell, never 0."""
-    trials = [
-        {**_columns(trial, _TRIAL_COLUMNS), "set": _pairs(trial.set), "said": " | ".join(trial.said)}
-        for trial in checkup.trials
-    ]
+    trials = [{**asdict(trial), "set": _pairs(trial.set), "said": " | ".join(trial.said)} for trial in checkup.trials]
     tried = {one for trial in checkup.trials for one in trial.measured}
-    measured: list[dict[str, object]] = [
-        _columns(one, _BANDWIDTH_COLUMNS[:-2]) for one in checkup.measured if one not in tried
-    ]
+    measured: list[dict[str, object]] = [asdict(one) for one in checkup.measured if one not in tried]
     measured += [
-        {**_columns(one, _BANDWIDTH_COLUMNS[:-2]), "set": _pairs(trial.set), "unset": trial.unset}
+        {**asdict(one), "set": _pairs(trial.set), "unset": trial.unset}
         for trial in checkup.trials
         for one in trial.measured
     ]
     return {
-        "looks.csv": csv_text([_columns(look, _LOOK_COLUMNS) for look in checkup.looks], _LOOK_COLUMNS),
+        "looks.csv": csv_text(list(map(asdict, checkup.looks)), _LOOK_COLUMNS),
         "trials.csv": csv_text(trials, _TRIAL_COLUMNS),
         "bandwidth.csv": csv_text(measured, _BANDWIDTH_COLUMNS),
         "findings.csv": findings_csv(checkup.findings),
@@ -97,7 +94,10 @@ def pair_matrices(checkup: Checkup) -> list[PairMatrix]:
         hosts = dict.fromkeys(checkup.hosts[:1])
     made = []
     for host in hosts:
-        gbs = _pair_bandwidths([one for one in checkup.measured if one.host == host])
+        pairs = [one for one in checkup.measured if _of_pair(one) and one.host == host]
+        pairs.sort(key=lambda one: -one.bytes)
+        one_way = {(one.gpus[0], one.gpus[1]): one.busbw_gbs for one in reversed(pairs)}  # the largest message counts
+        gbs = {(b, a): value for (a, b), value in one_way.items()} | one_way
         wrong = outcomes if len(hosts) == 1 else {}
         gpus = tuple(sorted({gpu for pair in (*gbs, *wrong) for gpu in pair}))
         middle = median(gbs.values()) if gbs else 0.0
@@ -109,20 +109,16 @@ def pair_matrices(checkup: Checkup) -> list[PairMatrix]:
     return made
 
 
-def _pair_bandwidths(measured: Sequence[Measured]) -> dict[tuple[int, int], float]:
-    """GB/s of the largest message by (from, to); a pair measured once counts both ways."""
-    gbs: dict[tuple[int, int], float] = {}
-    for one in sorted(filter(_of_pair, measured), key=lambda one: -one.bytes):
-        gbs.setdefault((one.gpus[0], one.gpus[1]), one.busbw_gbs)
-    return {(b, a): value for (a, b), value in gbs.items()} | gbs
-
-
 def attempts(checkup: Checkup) -> list[Attempt]:
     """Changes that were tried, in order, the environment as it is first."""
     chosen = None if checkup.settings is None else checkup.settings.change
     gbs = {change_text(remedy.change): remedy.after_gbs for remedy in checkup.remedies}
     gbs |= {change_text(EnvironmentChange()): remedy.before_gbs for remedy in checkup.remedies[:1]}
-    trials = _by_change(checkup.trials)
+    most = max((len(trial.gpus) for trial in checkup.trials), default=0)
+    trials: dict[tuple[Any, ...], list[Trial]] = defaultdict(list)
+    for trial in checkup.trials:
+        if not len(trial.gpus) == 1 < most:  # one device alone shows nothing of how several get on
+            trials[tuple(trial.set.items()), trial.unset].append(trial)
     if len(trials) < 2:
         return []
     made = []
@@ -134,40 +130,23 @@ def attempts(checkup: Checkup) -> list[Attempt]:
         is_chosen = chosen is not None and (dict(changed), unset) == (chosen.set, chosen.unset)
         sentence = "; ".join(f"{t.name} {t.outcome}{': ' + t.message if t.message else ''}" for t in failed)
         known = gbs.get(text, None if best is None else best.busbw_gbs)
-        works = not failed and any(trial.outcome == "ok" for trial in own)
+        works = {"ok"} <= {trial.outcome for trial in own} <= {"ok", "not_evaluated"}
         made.append(Attempt(text, works, known if works else None, sentence, is_chosen))
     return made
-
-
-def _by_change(trials: Sequence[Trial]) -> dict[tuple[Any, ...], list[Trial]]:
-    """Trials by what they set and unset, without those of one device, which show nothing of how several get on."""
-    found: dict[tuple[Any, ...], list[Trial]] = {}
-    most = max((len(trial.gpus) for trial in trials), default=0)
-    for trial in trials:
-        if not len(trial.gpus) == 1 < most:
-            found.setdefault((tuple(trial.set.items()), trial.unset), []).append(trial)
-    return found
 
 
 def _pair_outcomes(trials: Sequence[Trial]) -> dict[tuple[int, int], Outcome]:
     """Pairs that did not come out right with the environment as it is, in both directions."""
     found: dict[tuple[int, int], Outcome] = {}
-    for trial in trials:
-        if not trial.as_it_is:
-            continue
-        for state in trial.pairs:
+    for state in (state for trial in trials if trial.as_it_is for state in trial.pairs):
+        if state.outcome in BAD:
             one, other = state.gpus
-            if state.outcome in BAD:
-                found[one, other] = found[other, one] = state.outcome
+            found[one, other] = found[other, one] = state.outcome
     return found
 
 
 def _of_pair(one: Measured) -> bool:
     return one.op == "send_recv" and len(one.gpus) == 2
-
-
-def _columns(thing: object, names: Sequence[str]) -> dict[str, object]:
-    return {name: getattr(thing, name) for name in names}
 
 
 def _pairs(variables: dict[str, str]) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
-from typing import TextIO
+from typing import Any, TextIO
 
-from traceops.core.units import rate_text, size_text
+from msgspec.structs import astuple
+
+from traceops.core.units import UNKNOWN, rate_text, size_text
 from traceops.doctor.model import BAD, Checkup, Trial
 from traceops.doctor.settings import shell_lines
 from traceops.machine.cluster import NodeKind
@@ -49,37 +51,21 @@ _INNER = (4, 6)
 _LEVEL = {"note": "info", "ok": "clear"}
 
 
-def print_doctor(checkup: Checkup, file: TextIO, written: Sequence[Path] = (), *, verbose: bool = False) -> None:
-    """The verdict first, then the rest; verbose: also what is all right. `written`: the files, the page first."""
-    write_terminal(describe_summary(checkup, written, verbose=verbose), file, widths=_WIDTHS)
-
-
 def print_cluster(kinds: Sequence[NodeKind], file: TextIO) -> None:
     """A row for nodes that are alike; what is not known is a dash."""
-    left = ("partition", "GPU", "fabric")
+    left, sizes = ("partition", "GPU", "fabric"), ("GPU memory", "memory")
     titles = ("partition", "nodes", "free", "away", "GPUs each", "GPU", "GPU memory", "memory", "cores", "fabric")
-    rows = [
-        (
-            kind.partition, str(kind.nodes), _count(kind.free), str(kind.away), str(kind.gpus), kind.gpu,
-            _size(kind.gpu_memory), _size(kind.memory), _count(kind.cores), kind.fabric,
-        )
-        for kind in kinds
-    ]  # fmt: skip
+
+    def cell(title: str, value: Any) -> str:
+        return UNKNOWN if value in (None, "") else size_text(value) if title in sizes else str(value)
+
+    rows = [[cell(title, value) for title, value in zip(titles, astuple(kind), strict=True)] for kind in kinds]
     columns = tuple(_column(title, number=title not in left) for title in titles)
-    shown = [[cell or "–" for cell in row] for row in rows]
-    write_terminal([_table(columns, shown), soft(say("cluster"))], file, widths=_WIDTHS)
+    write_terminal([_table(columns, rows), soft(say("cluster"))], file, widths=_WIDTHS)
 
 
-def _count(number: int | None) -> str:
-    return "" if number is None else str(number)
-
-
-def _size(count: int | None) -> str:
-    return "" if count is None else size_text(count)
-
-
-def describe_summary(checkup: Checkup, written: Sequence[Path] = (), *, verbose: bool = False) -> list[Block]:
-    """What the terminal says of a checkup; `written` and `verbose` as `print_doctor` takes them."""
+def print_doctor(checkup: Checkup, file: TextIO, written: Sequence[Path] = (), *, verbose: bool = False) -> None:
+    """The verdict first, then the rest; verbose: also what is all right. `written`: the files, the page first."""
     blocks: list[Block] = []
     for what, joined in machine_lines(checkup.machines)[:_MOST_HOSTS]:
         blocks.append(text(what, look="bold", indent=_ITEM))
@@ -103,7 +89,6 @@ def describe_summary(checkup: Checkup, written: Sequence[Path] = (), *, verbose:
     blocks += _trials(checkup, verbose)
     blocks += _attempts(checkup)
     blocks += _bandwidth(checkup)
-    blocks += _benchmarks(checkup)
     document = next((str(path) for path in written if path.suffix == ".json"), "doctor.json")
     blocks += _settings(checkup, document)
     for path, problem in checkup.problems[:_MOST_PROBLEMS]:
@@ -111,7 +96,7 @@ def describe_summary(checkup: Checkup, written: Sequence[Path] = (), *, verbose:
     if written:
         names = ", ".join(path.name for path in written[1:])
         blocks.append(Code((f"Report: {written[0]}{f' (beside it {names})' if names else ''}",), look=""))
-    return blocks
+    write_terminal(blocks, file, widths=_WIDTHS)
 
 
 def _looks(checkup: Checkup, verbose: bool) -> Iterator[Block]:
@@ -149,7 +134,7 @@ def _trials(checkup: Checkup, verbose: bool) -> Iterator[Block]:
         _column("of", number=True): [f"{trial.deadline_s:.0f}" for trial in shown],
     }
     if any(not trial.as_it_is for trial in shown):
-        columns[_column("changed")] = [_changed(trial) for trial in shown]
+        columns[_column("changed")] = list(map(_changed, shown))
     if any(trial.transports for trial in shown):
         columns[_column("NCCL took")] = [", ".join(trial.transports) for trial in shown]
     rows = tuple(
@@ -158,10 +143,14 @@ def _trials(checkup: Checkup, verbose: bool) -> Iterator[Block]:
     )
     yield TableBlock(Table("", tuple(columns), rows))
     for trial in shown:
-        yield from _said(trial)
+        yield from _output(trial)
 
 
-def _said(trial: Trial) -> Iterator[Block]:
+def _changed(trial: Trial) -> str:
+    return " ".join([*(f"{name}={value}" for name, value in trial.set.items()), *(f"-{name}" for name in trial.unset)])
+
+
+def _output(trial: Trial) -> Iterator[Block]:
     """The message of a test that is not ok, and the first lines of its output."""
     if trial.outcome != "ok" and trial.message:
         yield text(f"{trial.name}: {trial.message}", indent=(2, 4))
@@ -172,50 +161,35 @@ def _said(trial: Trial) -> Iterator[Block]:
 
 def _attempts(checkup: Checkup) -> Iterator[Block]:
     rows = [(one.change, works_text(one), "" if one.gbs is None else rate_text(one.gbs)) for one in attempts(checkup)]
-    columns = (
-        Column("change", "change", number=False),
-        Column("works", "works", number=False),
-        Column("gbs", "all-reduce GB/s"),
-    )
     if rows:
-        yield _table(columns, rows)
+        columns = [Column(name, name, number=False) for name in ("change", "works")]
+        yield _table((*columns, Column("gbs", "all-reduce GB/s")), rows)
 
 
 def _bandwidth(checkup: Checkup) -> Iterator[Block]:
-    """The largest message of each operation in a line, and the matrix of pairs."""
+    """The largest message of each operation in a line, the matrix of pairs, and a line a test of others."""
     hosts = {one.host for one in checkup.measured}
     for host in sorted(hosts, key=str):
         if rows := [one for one in largest(checkup.measured) if one.host == host]:
             where = f" on {host}" if len(hosts) > 1 and host else ""
-            measured = say(
-                "bandwidth", devices=measured_devices(checkup, rows[0]), measured=list(map(bandwidth_text, rows))
-            )
+            devices, each = measured_devices(checkup, rows[0]), list(map(bandwidth_text, rows))
+            measured = say("bandwidth", devices=devices, measured=each)
             yield text(f"Bus bandwidth{where}{changed_text(checkup)}{measured}", indent=_ITEM)
     for matrix in pair_matrices(checkup):
-        yield from _matrix(matrix)
-
-
-def _benchmarks(checkup: Checkup) -> Iterator[Block]:
-    """A line a test of others: the best bandwidth, and the time of the smallest message."""
+        if not 1 < len(matrix.gpus) <= _MOST_MATRIX:
+            continue
+        cells = [
+            [matrix.name(one), *("" if one == other else _cell(matrix, (one, other)) for other in matrix.gpus)]
+            for one in matrix.gpus
+        ]
+        first = Column("gpu", f"GB/s on {matrix.host}" if matrix.host else "GB/s", number=False)
+        yield _table((first, *(Column(str(gpu), str(gpu)) for gpu in matrix.gpus)), cells)
+        if slow := [f"{matrix.name(a)} to {matrix.name(b)}" for a, b in sorted(matrix.slow)[:6]]:
+            yield text(say("slow", pairs=slow), indent=_ITEM)
     for one in checkup.benchmarks[:_MOST_BENCHMARKS]:
         yield text(f"{benchmark_line(one)}.", indent=_ITEM)
     if (rest := len(checkup.benchmarks) - _MOST_BENCHMARKS) > 0:
         yield soft(say("more_tests", more=rest))
-
-
-def _matrix(matrix: PairMatrix) -> Iterator[Block]:
-    if not 1 < len(matrix.gpus) <= _MOST_MATRIX:
-        return
-    rows = [
-        [matrix.name(one), *("" if one == other else _cell(matrix, (one, other)) for other in matrix.gpus)]
-        for one in matrix.gpus
-    ]
-    slow = [f"{matrix.name(a)} to {matrix.name(b)}" for a, b in sorted(matrix.slow)[:6]]
-    where = f"GB/s on {matrix.host}" if matrix.host else "GB/s"
-    others = (Column(str(gpu), str(gpu)) for gpu in matrix.gpus)
-    yield _table((Column("gpu", where, number=False), *others), rows)
-    if slow:
-        yield text(say("slow", pairs=slow), indent=_ITEM)
 
 
 def _cell(matrix: PairMatrix, pair: tuple[int, int]) -> str:
@@ -239,10 +213,6 @@ def _settings(checkup: Checkup, document: str) -> Iterator[Block]:
             yield soft(say("same_command", document=document))
     for line in fallback_lines(checkup, document):
         yield text(line)
-
-
-def _changed(trial: Trial) -> str:
-    return " ".join([*(f"{name}={value}" for name, value in trial.set.items()), *(f"-{name}" for name in trial.unset)])
 
 
 def _column(name: str, *, number: bool = False) -> Column:

@@ -15,9 +15,8 @@ from traceops.core.rank_text import ranks_text
 from traceops.core.units import digits_text, message_text, rate_text
 from traceops.doctor.document import trial_text
 from traceops.doctor.model import BAD, Checkup, EnvironmentChange, Remedy, Trial
-from traceops.fabric.measured import Benchmark
 from traceops.fabric.model import Machine, Measured, Quote
-from traceops.fabric.nccl import NcclLog
+from traceops.fabric.nccl import Benchmark, NcclLog
 from traceops.fabric.talks import way_text
 from traceops.fabric.to_json import alike_connections, alike_machines
 from traceops.machine.look import Level, Look

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from traceops.core.findings import Check, Finding
 from traceops.core.rank_text import is_cut, ranks_text, who_first, who_runs
-from traceops.hangs.evidence import LogEvent, RankStacks, ThreadStack
+from traceops.hangs.evidence import RankStacks
 from traceops.hangs.model import Diagnosis
 from traceops.hangs.words import WAIT_REASONS
 from traceops.render.cells import Cell, word
@@ -90,7 +90,7 @@ class WaitGraph(Struct, frozen=True):
 
 def wait_graphs(diagnosis: Diagnosis) -> tuple[WaitGraph, WaitGraph] | None:
     """The same graph for wide and for narrow screens; None where nobody waits for anybody."""
-    nodes, edges = _connected(*_nodes_and_edges(diagnosis))
+    nodes, edges = _nodes_and_edges(diagnosis)
     if not edges:
         return None
     nodes = _layered(nodes, edges)
@@ -124,20 +124,16 @@ def _nodes_and_edges(diagnosis: Diagnosis) -> tuple[list[RankBox], list[Edge]]:
         ends = node_of.get(wait.rank), node_of.get(wait.on)
         if ends[0] is not None and ends[1] is not None and ends[0] != ends[1]:
             reasons[ends[0], ends[1]][WAIT_REASONS[wait.reason]] = None
+    # Without boxes that no arrow touches, unless they are a cause
+    touched = {number for ends in reasons for number in ends}
+    kept = [number for number, group in enumerate(groups) if number in touched or group.root is not None]
+    new = {old: number for number, old in enumerate(kept)}
     edges = [
-        Edge(start, end, f"{_who(groups[start])} → {_who(groups[end])}: {'; '.join(list(why)[:3])}")
+        Edge(new[start], new[end], f"{_who(groups[start])} → {_who(groups[end])}: {'; '.join(list(why)[:3])}")
         for (start, end), why in sorted(reasons.items())
     ]
     waits = {start for start, _ in reasons}
-    return [_node(group, number in waits) for number, group in enumerate(groups)], edges
-
-
-def _connected(nodes: list[RankBox], edges: list[Edge]) -> tuple[list[RankBox], list[Edge]]:
-    """Without boxes that no arrow touches, unless they are a cause."""
-    touched = {end for edge in edges for end in (edge.start, edge.end)}
-    kept = [number for number, node in enumerate(nodes) if number in touched or node.kind == "root"]
-    new = {old: number for number, old in enumerate(kept)}
-    return [nodes[old] for old in kept], [replace(edge, start=new[edge.start], end=new[edge.end]) for edge in edges]
+    return [_node(groups[number], number in waits) for number in kept], edges
 
 
 def _node(group: RankGroup, waits: bool) -> RankBox:
@@ -275,11 +271,9 @@ def hang_answer(diagnosis: Diagnosis, proof: str) -> Answer | None:
     if root.ranks:
         hosts = {status.host for status in diagnosis.ranks if status.rank in set(root.ranks) and status.host}
         on = f" on {' and '.join(sorted(hosts))}" if 1 <= len(hosts) <= 2 else ""
-        named = f"Rank{'' if len(root.ranks) == 1 else 's'} {ranks_text(root.ranks, 8)}"
-        lines.append(("Where", (text(f"{named}{on}"),)))
+        lines.append(("Where", (text(f"{who_first(root.ranks)}{on}"),)))
     if root.waiting:
-        waits = f"Rank{'' if len(root.waiting) == 1 else 's'} {ranks_text(root.waiting, 8)}"
-        lines.append(("Waiting", (text(waits),)))
+        lines.append(("Waiting", (text(who_first(root.waiting)),)))
     if advice := hang_text.root_advice(root):
         lines.append(("Do", (text(advice),)))
     lines.append(("Confidence", (text(f"{SURE[root.confidence]}. ", Span(root.rule, "soft")),)))
@@ -357,7 +351,11 @@ def sources_blocks(diagnosis: Diagnosis) -> tuple[Block, ...]:
     blocks: list[Block] = [
         text(f"{stall}. " if stall else "", f"Read: {hang_text.read_text(diagnosis)}.", _unknown(diagnosis))
     ]
-    if seen := [_seen_line(diagnosis, event, said_by) for event, said_by in seen_lines(diagnosis)]:
+    seen = []
+    for event, said_by in seen_lines(diagnosis):
+        by = f"{who_first(said_by)}: " if said_by else ""
+        seen.append(f"{hang_text.shown_path(diagnosis, event.path)}:{event.line}: {by}{event.text}")
+    if seen:
         blocks += [soft(WORDS["also_in_logs"]), items(seen, "files")]
     if wanted := what_would_decide(diagnosis):
         blocks.append(text(wanted))
@@ -373,11 +371,6 @@ def sources_blocks(diagnosis: Diagnosis) -> tuple[Block, ...]:
     return tuple(blocks)
 
 
-def _seen_line(diagnosis: Diagnosis, event: LogEvent, said_by: Sequence[int]) -> str:
-    by = f"{who_first(said_by)}: " if said_by else ""
-    return f"{hang_text.shown_path(diagnosis, event.path)}:{event.line}: {by}{event.text}"
-
-
 def _unknown(diagnosis: Diagnosis) -> str:
     unknown = hang_text.unknown_ranks(diagnosis)
     return f" {say('unknown', unknown=who_runs(unknown))}" if unknown else ""
@@ -387,20 +380,17 @@ def _threads(stacks: RankStacks) -> list[Block]:
     """The main thread's frames at once, those of the others folded."""
     blocks: list[Block] = []
     for thread in sorted(stacks.threads, key=lambda thread: not thread.main):
+        title = "main thread" if thread.main else f"thread {thread.name or ''}".strip()
+        title += f" {WORDS['compiled']}" if thread.native else ""
         frames = [str(frame) for frame in thread.frames[:_MOST_FRAMES]]
         listed = items(frames, "frames", ordered=True)
         if thread.main or len(stacks.threads) == 1:
-            blocks += [Heading(_title(thread), 4), listed]
+            blocks += [Heading(title, 4), listed]
             if len(thread.frames) > _MOST_FRAMES:
                 blocks.append(soft(say("more_frames", more=len(thread.frames) - _MOST_FRAMES)))
         else:
-            blocks.append(fold(f"{_title(thread)}: {frames[0] if frames else 'no frames'}", listed))
+            blocks.append(fold(f"{title}: {frames[0] if frames else 'no frames'}", listed))
     return blocks
-
-
-def _title(thread: ThreadStack) -> str:
-    title = "main thread" if thread.main else f"thread {thread.name or ''}".strip()
-    return title + (f" {WORDS['compiled']}" if thread.native else "")
 
 
 def render_hang_html(diagnosis: Diagnosis, findings: Sequence[Finding], checks: Sequence[Check]) -> bytes:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
 
-import msgspec
+from msgspec.structs import asdict
 
 from traceops.core.claims import first_phrase
 from traceops.core.rank_text import is_cut, ranks_text
 from traceops.hangs.model import Diagnosis
 from traceops.hangs.words import WAIT_REASONS
 from traceops.render.cells import Cell, Table, name, table_of
-from traceops.render.writers.csv import csv_text
+from traceops.render.writers.csv import csv_text, struct_csv
 from traceops.report.hang_text import (
     MergedWait,
     RankGroup,
@@ -58,21 +58,16 @@ def _cells(group: RankGroup) -> dict[str, Cell]:
     """The cell of each column."""
     sources = dict.fromkeys(source for several in group.values("sources") for source in several)
     nbytes = group.shared("bytes")
+    times = sorted(time for time in group.values("last_line") if time is not None)
     own = {
         "ranks": _ranks_cell(group.ranks),
         "state": Cell(state_text(group), css="worst" if group.root is not None else ""),
         "bytes": Cell(bytes_text(group), "" if nbytes is None else f"{nbytes:,} bytes", "nowrap"),
         "waits_for": _ranks_cell(group.waits_for),
-        "last_line": _times(group),
+        "last_line": Cell(" to ".join(dict.fromkeys((*times[:1], *times[-1:]))), css="nowrap" if times else ""),
         "sources": Cell(", ".join(sources)),
     }
     return {key: own[key] if key in own else _shared(group, key) for key in _RANK_KEYS}
-
-
-def _times(group: RankGroup) -> Cell:
-    """One time, or the first and the last of several."""
-    times = sorted(time for time in group.values("last_line") if time is not None)
-    return Cell(" to ".join(dict.fromkeys((times[0], times[-1]))), css="nowrap") if times else Cell("")
 
 
 def _shared(group: RankGroup, key: str) -> Cell:
@@ -98,19 +93,6 @@ _WAIT_COLUMNS = ("rank", "on", "group", "op", "sequence", "why")
 
 def render_hang_csv_files(diagnosis: Diagnosis) -> dict[str, str]:
     """File name -> text."""
-    waits = [
-        {
-            "rank": wait.rank,
-            "on": wait.on,
-            "group": wait.group,
-            "op": wait.op,
-            "sequence": wait.sequence,
-            "why": WAIT_REASONS[wait.reason],
-        }
-        for wait in diagnosis.waits
-    ]
-    files = {
-        "hang_ranks.csv": csv_text([msgspec.structs.asdict(status) for status in diagnosis.ranks]),
-        "hang_waits.csv": csv_text(waits, _WAIT_COLUMNS),
-    }
+    waits = [{**asdict(wait), "why": WAIT_REASONS[wait.reason]} for wait in diagnosis.waits]
+    files = {"hang_ranks.csv": struct_csv(diagnosis.ranks), "hang_waits.csv": csv_text(waits, _WAIT_COLUMNS)}
     return {name: text for name, text in files.items() if text}

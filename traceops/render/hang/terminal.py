@@ -33,6 +33,16 @@ _MOST_ADVICE = 400  # characters
 _MOST_SEEN = 300
 
 
+def print_cause(diagnosis: Diagnosis, file: TextIO) -> None:
+    """The first cause, what it rests on, and what to do about it; nothing where there is none. Memory that ran out is
+    told without the lines it was read from: they repeat its numbers, and more is to come."""
+    first = diagnosis.roots[:1]
+    out_of_memory = any(root.crash is not None and root.crash.kind == "gpu_memory" for root in first)
+    shown = [replace(root, evidence=()) if out_of_memory else root for root in first]
+    blocks = [block for root in shown for block in _root(root, set(), _MOST_EVIDENCE)]
+    write_terminal(blocks, file, widths=_WIDTHS)
+
+
 def print_diagnosis(
     diagnosis: Diagnosis,
     file: TextIO,
@@ -44,23 +54,6 @@ def print_diagnosis(
     """The cause first, for people who read a job's log over ssh; `written` is where the whole report lies. beside:
     findings on the machines and links, which come after the causes. Unless verbose it is a card of about 25 lines: the
     first cause whole, of others what they are."""
-    write_terminal(describe_summary(diagnosis, written, beside, verbose=verbose), file, widths=_WIDTHS)
-
-
-def print_cause(diagnosis: Diagnosis, file: TextIO) -> None:
-    """The first cause, what it rests on, and what to do about it; nothing where there is none. Memory that ran out is
-    told without the lines it was read from: they repeat its numbers, and more is to come."""
-    first = diagnosis.roots[:1]
-    out_of_memory = any(root.crash is not None and root.crash.kind == "gpu_memory" for root in first)
-    shown = [replace(root, evidence=()) if out_of_memory else root for root in first]
-    blocks = [block for root in shown for block in _root(root, set(), _MOST_EVIDENCE)]
-    write_terminal(blocks, file, widths=_WIDTHS)
-
-
-def describe_summary(
-    diagnosis: Diagnosis, written: Path | None = None, beside: Sequence[Finding] = (), *, verbose: bool = True
-) -> list[Block]:
-    """What the terminal says of a hang; `written` is where all of it lies."""
     level = hang_text.hang_level(diagnosis)
     blocks: list[Block] = []
     if not diagnosis.roots:
@@ -94,7 +87,7 @@ def describe_summary(
     blocks += _remarks(diagnosis)
     if written is not None:
         blocks.append(Code((f"Report: {written}",), look=""))
-    return blocks
+    write_terminal(blocks, file, widths=_WIDTHS)
 
 
 def _root(root: Root, advised: set[str], most: int) -> Iterator[Block]:

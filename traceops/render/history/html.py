@@ -7,7 +7,6 @@ from dataclasses import asdict
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from msgspec import structs
@@ -49,7 +48,7 @@ from traceops.render.history.text import (
     step_text,
     value_text,
 )
-from traceops.render.report.figures import Figure, dots, escaped, laid_out, line, upright_line
+from traceops.render.report.figures import Figure, axis, dots, escaped, laid_out, line, upright_line
 from traceops.render.writers.csv import csv_text
 from traceops.render.writers.html import write_html
 
@@ -66,81 +65,45 @@ def trend_figure(history: KeyHistory, trend: Trend) -> Figure:
     """A dot a capture over its commit, in time order, a line at each level, and a mark at each lasting change. Captures
     of one commit stand above each other. The axis spans at least 5 % to both sides of the median."""
     scale, unit = (1e-9, "GB") if trend.unit == "B" else (1.0, trend.unit)
-    places = [position for position, commit in enumerate(history.commits) for _ in commit.samples]
-    samples = [sample for commit in history.commits for sample in commit.samples]
     known = [
         (place, value * scale, sample)
-        for place, sample in zip(places, samples, strict=True)
+        for place, commit in enumerate(history.commits)
+        for sample in commit.samples
         if (value := sample.values[trend.metric]) is not None
     ]
-    levels = [
-        line("", (start - 0.4, end + 0.4), [level * scale] * 2, _LEVEL, 2, hoverinfo="skip", showlegend=False)
-        for (start, end), level in _levels(trend, len(history.commits))
-    ]
-    captures = dots(
-        "",
-        [place for place, _, _ in known],
-        [value for _, value, _ in known],
-        {"color": _DOT, "size": 8, "opacity": 0.8},
-        "%{hovertext}",
-        hovertext=[_about(sample, trend) for _, _, sample in known],
-        showlegend=False,
-    )
-    values = [value for _, value, _ in known]
+    traces, count = [], len(history.commits)
+    for start, end in pairwise([0, *(change.position for change in trend.changes), count]):
+        if own := [value for value in trend.values[start:end] if value is not None]:
+            reach, level = (start - 0.4, end - 1 + 0.4), float(np.median(own)) * scale
+            traces.append(line("", reach, [level] * 2, _LEVEL, 2, hoverinfo="skip", showlegend=False))
+    x, values = [place for place, _, _ in known], [value for _, value, _ in known]
+    about = [_about(sample, trend) for _, _, sample in known]
+    marker = {"color": _DOT, "size": 8, "opacity": 0.8}
+    traces.append(dots("", x, values, marker, "%{hovertext}", hovertext=about, showlegend=False))
     middle = float(np.median(values))
     low = min(*values, middle - _LEAST_RANGE * abs(middle))
     high = max(*values, middle + _LEAST_RANGE * abs(middle))
     room = (high - low) * 0.08 or 1.0
-    ticks = sorted({round(t) for t in np.linspace(0, len(history.commits) - 1, _MOST_TICKS)})
+    ticks = sorted({round(t) for t in np.linspace(0, count - 1, _MOST_TICKS)})
+    shown = [history.commits[t] for t in ticks]
+    xaxis = {
+        "tickvals": ticks, "ticktext": [f"{escaped(one.label, _MOST_LETTERS)}<br>{one.date[5:]}" for one in shown],
+        "range": [-0.7, count - 0.3], "zeroline": False, "showgrid": False,
+    }  # fmt: skip
+    yaxis = axis(unit, range=[low - room, high + 2 * room], zeroline=False)
+    edges, notes = [], []
+    for change in trend.changes:
+        at, colour = change.position - 0.5, _COLOURS[change.verdict]
+        edges.append(upright_line(at, {"color": colour, "width": 1.5, "dash": "dash"}))
+        notes.append({
+            "text": f"{step_text(trend, change)} since {escaped(change.since.label, _MOST_LETTERS)}",
+            "font": {"color": colour, "size": 12}, "x": at, "xref": "x", "xanchor": "center",
+            "y": 1.0, "yref": "y domain", "yanchor": "bottom", "showarrow": False,
+        })  # fmt: skip
     return laid_out(
-        [*levels, captures],
-        1,
-        pixels=0,
-        least=230,
-        grid_y=True,
-        margin={"l": 60, "t": 22, "b": 46},
-        xaxis={
-            "tickvals": ticks,
-            "ticktext": [
-                f"{escaped(history.commits[t].label, _MOST_LETTERS)}<br>{history.commits[t].date[5:]}" for t in ticks
-            ],
-            "range": [-0.7, len(history.commits) - 0.3],
-            "zeroline": False,
-            "showgrid": False,
-        },
-        yaxis={"title": {"text": unit}, "range": [low - room, high + 2 * room], "zeroline": False},
-        shapes=[_line(change) for change in trend.changes],
-        annotations=[_note(trend, change) for change in trend.changes],
-        hovermode="closest",
-    )
-
-
-def _levels(trend: Trend, commits: int) -> list[tuple[tuple[int, int], float]]:
-    """((first, last commit), level) between changes."""
-    edges = [0, *(change.position for change in trend.changes), commits]
-    found = []
-    for start, end in pairwise(edges):
-        if known := [value for value in trend.values[start:end] if value is not None]:
-            found.append(((start, end - 1), float(np.median(known))))
-    return found
-
-
-def _line(change: LevelChange) -> dict[str, Any]:
-    return upright_line(change.position - 0.5, {"color": _COLOURS[change.verdict], "width": 1.5, "dash": "dash"})
-
-
-def _note(trend: Trend, change: LevelChange) -> dict[str, Any]:
-    return {
-        "text": f"{step_text(trend, change)} since {escaped(change.since.label, _MOST_LETTERS)}",
-        "font": {"color": _COLOURS[change.verdict], "size": 12},
-        "x": change.position - 0.5,
-        "xref": "x",
-        "xanchor": "center",
-        "y": 1.0,
-        "yref": "y domain",
-        "yanchor": "bottom",
-        "showarrow": False,
-    }
+        traces, 1, pixels=0, least=230, grid_y=True, margin={"l": 60, "t": 22, "b": 46}, xaxis=xaxis, yaxis=yaxis,
+        shapes=edges, annotations=notes, hovermode="closest",
+    )  # fmt: skip
 
 
 def _about(sample: Sample, trend: Trend) -> str:
@@ -183,7 +146,10 @@ def describe(histories: Sequence[KeyHistory], problems: Sequence[Problem], store
             rows.append({**row, "step": value_text(latest, "ms"), "change": last_change})
         sections.insert(0, Section("keys", "Keys", (TableBlock(table_of("history_keys", rows)),)))
     if problems:
-        sections.append(Section("problems", "Not used", _problems(problems)))
+        lines = items([text(code(problem.url), f": {problem.what}") for problem in problems[:_MOST_PROBLEMS]])
+        more = len(problems) - _MOST_PROBLEMS
+        rest = (soft(say("more_problems", more=more)),) if more > 0 else ()
+        sections.append(Section("problems", "Not used", (lines, *rest)))
     sections.append(Section("definitions", "What is shown", (Terms(TERMS), soft(WORDS["when_not_why"])), "Definitions"))
     return Document(
         title="History",
@@ -205,24 +171,22 @@ def _section(index: int, history: KeyHistory) -> Section:
         blocks.append(soft(say("searched", commits=MOST_COMMITS)))
     if changes:
         blocks.append(TableBlock(_changes_table(changes)))
-    for trend in history.trends:
-        label = say("chart", heading=_heading(trend))
-        blocks += [Heading(_heading(trend)), Chart(f"{index}-{trend.metric}", label, trend_figure(history, trend))]
     metrics = []
     for trend in history.trends:
+        latest = next(value for value in reversed(trend.values) if value is not None)
+        heading = say("latest", label=trend.label, value=value_text(latest, trend.unit))
+        label = say("chart", heading=heading)
+        blocks += [Heading(heading), Chart(f"{index}-{trend.metric}", label, trend_figure(history, trend))]
         unit, scale = ("GB", 1e-9) if trend.unit == "B" else (trend.unit, 1.0)
         metrics.append(Column(trend.metric, f"{trend.label}, {unit}", scale=scale))
-    rows = [_capture_row(sample) for sample in reversed(history.samples[-MOST_ROWS:])]
-    blocks.append(
-        fold(f"Captures ({len(history.samples)})", TableBlock(table_of("history_captures", rows, columns=metrics)))
-    )
+    rows: list[dict[str, object]] = []
+    for sample in reversed(history.samples[-MOST_ROWS:]):
+        entry = sample.entry
+        commit = None if entry.commit is None else entry.commit[:12] + ("+" if entry.dirty else "")
+        rows.append({"commit": commit, "time": minute_text(entry.time_ns), "source": entry.source, **sample.values})
+    captures = TableBlock(table_of("history_captures", rows, columns=metrics))
+    blocks.append(fold(f"Captures ({len(history.samples)})", captures))
     return Section(f"key-{index}", history.key.model, tuple(blocks), history.key.slug)
-
-
-def _problems(problems: Sequence[Problem]) -> tuple[Block, ...]:
-    lines = [text(code(problem.url), f": {problem.what}") for problem in problems[:_MOST_PROBLEMS]]
-    more = len(problems) - _MOST_PROBLEMS
-    return (items(lines), soft(say("more_problems", more=more))) if more > 0 else (items(lines),)
 
 
 def _facts(history: KeyHistory) -> list[tuple[str, Cell]]:
@@ -238,11 +202,6 @@ def _facts(history: KeyHistory) -> list[tuple[str, Cell]]:
         ("Latest", Cell(minute_text(last.time_ns), "UTC")),
         ("Latest commit", word(history.commits[-1].label if last.commit else None)),
     ]
-
-
-def _heading(trend: Trend) -> str:
-    latest = next(value for value in reversed(trend.values) if value is not None)
-    return say("latest", label=trend.label, value=value_text(latest, trend.unit))
 
 
 def _changes_table(changes: Sequence[tuple[Trend, LevelChange]]) -> Table:
@@ -261,12 +220,6 @@ def _changes_table(changes: Sequence[tuple[Trend, LevelChange]]) -> Table:
         for trend, change in changes
     ]
     return table_of("history_changes", rows, make={"change": itemgetter("change")})
-
-
-def _capture_row(sample: Sample) -> dict[str, object]:
-    entry = sample.entry
-    commit = None if entry.commit is None else entry.commit[:12] + ("+" if entry.dirty else "")
-    return {"commit": commit, "time": minute_text(entry.time_ns), "source": entry.source, **sample.values}
 
 
 FILES = ("history.html", "history.json", "history.csv")
@@ -301,15 +254,14 @@ def capture_json(sample: Sample) -> CaptureJson:
 
 
 def _trend(trend: Trend) -> TrendJson:
-    return copied(TrendJson, trend, changes=tuple(_change(trend, change) for change in trend.changes))
-
-
-def _change(trend: Trend, change: LevelChange) -> LevelChangeJson:
-    since, before = change.since, change.last.commit
-    text = change_text(trend, change)
-    return copied(
-        LevelChangeJson, change, text=text, since_commit=since.commit, since=since.date, last_commit_before=before
-    )
+    changes = [
+        copied(
+            LevelChangeJson, change, text=change_text(trend, change), since_commit=change.since.commit,
+            since=change.since.date, last_commit_before=change.last.commit,
+        )
+        for change in trend.changes
+    ]  # fmt: skip
+    return copied(TrendJson, trend, changes=tuple(changes))
 
 
 _COLUMNS = (

@@ -19,7 +19,7 @@ from traceops.hangs.json_types import HangJson
 from traceops.render.document import Answer, Block, Cost, Headline, Level, Span, Style, Text, Words, text
 from traceops.render.finding_blocks import value_text
 from traceops.render.report.compute import efficiency_of, why_unrated
-from traceops.render.report.coverage import MOST_UNJUDGED_PCT, Unjudged, least_only, unfit_note, unjudged_of
+from traceops.render.report.coverage import MOST_UNJUDGED_PCT, Unjudged, least_note, unfit_note, unjudged_of
 from traceops.render.report.lead import (
     STRAGGLERS,
     WAIT_INFO_PCT,
@@ -164,14 +164,16 @@ def _of_finding(report: Report, told: Sequence[Finding]) -> Card:
     window, of = report.summary.step_words is WINDOW, len(report.ranks)
     saved = None if cure is None or cure.least_ms is not None else cure.now_ms - cure.then_ms
     several = LateTogether(count=len(late), of=of, every=len(late) == of, saved=saved, window=window)
-    saves = cure is not None and cure.now_ms > 0 and _saved_pct(cure) >= _LEAST_SAVED_PCT
+    worth = cure if cure is not None and cure.now_ms > 0 and _saved_pct(cure) >= _LEAST_SAVED_PCT else None
+    # The step before and after a fix of kernels is one without the profiler.
+    paced = lead.rule.startswith("TO-K") and report.summary.plain_ms is not None
     return Card(
         level=lead.severity,
         headline=shortened(several.headline() if len(told) > 1 else headline_of(lead)),
         now_ms=mean_of_ranks(report) if cure is None else cure.now_ms,
-        fixed_ms=cure.then_ms if cure is not None and saves else None,
-        fixed_least_ms=cure.least_ms if cure is not None and saves else None,
-        saved_pct=_saved_pct(cure) if cure is not None and saves else None,
+        fixed_ms=None if worth is None else worth.then_ms,
+        fixed_least_ms=None if worth is None else worth.least_ms,
+        saved_pct=None if worth is None else _saved_pct(worth),
         confidence="low" if unfit else lead.confidence,
         reason=first_phrase("card", "words", "unfit") if unfit else _reason(report, lead),
         actions=actions_of(lead.advice),
@@ -179,21 +181,16 @@ def _of_finding(report: Report, told: Sequence[Finding]) -> Card:
         not_checked=not_checked(report),
         proof=_proof(lead),
         rule=lead.rule,
-        without_profiler=_without_profiler(report, is_unrecorded(lead) or _is_paced(report, lead)),
+        without_profiler=_without_profiler(report, is_unrecorded(lead) or paced),
         caveat=_caveat(report),
         window=window,
     )
 
 
-def _is_paced(report: Report, lead: Finding) -> bool:
-    """Whether the step before and after a fix of kernels is one without the profiler."""
-    return lead.rule.startswith("TO-K") and report.summary.plain_ms is not None
-
-
 def _cure(report: Report, lead: Finding) -> Cure | None:
     """What fixing it saves; where a hidden loader or host may hold the step up, the prediction is the best case."""
     cure = cure_of(report, lead)
-    if cure is None or cure.least_ms is not None or lead.rule not in _REPLAYED or not least_only(report):
+    if cure is None or cure.least_ms is not None or lead.rule not in _REPLAYED or not least_note(report):
         return cure
     return replace(cure, then_ms=cure.now_ms, least_ms=cure.then_ms)
 
@@ -211,7 +208,14 @@ def without_finding(report: Report) -> tuple[Level, NoProblem | NothingTimed | W
     if accused and waiting is not None and waiting.pct >= WAIT_INFO_PCT:
         level: Level = "warning" if waiting.pct >= WAIT_WARNING_PCT else "info"
         return level, WaitForEachOther(waiting=waiting.ms, rank=waiting.rank, window=window)
-    if (unknown := _nothing_judged(report)) is not None:
+    judged = judged_pct(report)
+    if nothing_timed(report):
+        return "info", NothingTimed()
+    facts = next((one.facts for one in report.findings if one.kind == "no_steps_marked"), UNSET) or {}
+    covered, recorded = facts.get("covered"), facts.get("recorded")
+    if covered is not None and recorded and covered < _LEAST_COVERED * recorded:
+        return "info", NothingTimed(covered=covered, recorded=recorded)
+    if judged is not None and judged < _LEAST_JUDGED_PCT and (unknown := unjudged_of(report)) is not None:
         return "info", unknown
     found = _no_problem(report, undisturbed)
     waits = waiting is not None and not calm and waiting.pct >= WAIT_WARNING_PCT
@@ -231,18 +235,6 @@ def _no_problem(report: Report, undisturbed: UndisturbedRows | None) -> NoProble
         slow=efficiency is not None and efficiency < BOUNDS.attainable_pct,
         window=report.summary.step_words is WINDOW,
     )
-
-
-def _nothing_judged(report: Report) -> NothingTimed | Unjudged | None:
-    """Why next to nothing of the step could be judged; None where enough was."""
-    judged = judged_pct(report)
-    if nothing_timed(report):
-        return NothingTimed()
-    facts = next((one.facts for one in report.findings if one.kind == "no_steps_marked"), UNSET) or {}
-    covered, recorded = facts.get("covered"), facts.get("recorded")
-    if covered is not None and recorded and covered < _LEAST_COVERED * recorded:
-        return NothingTimed(covered=covered, recorded=recorded)
-    return unjudged_of(report) if judged is not None and judged < _LEAST_JUDGED_PCT else None
 
 
 def judged_pct(report: Report) -> float | None:
@@ -371,14 +363,9 @@ def fixed_text(card: Card) -> str:
     """'23.3 ms (57 % less)'; a range where only a bound is known."""
     if card.fixed_ms is None or card.saved_pct is None:
         return ""
-    return first_phrase(
-        "card",
-        "words",
-        "fixed",
-        least=None if card.fixed_least_ms is None else ms_text(card.fixed_least_ms),
-        ms=ms_text(card.fixed_ms),
-        saved=f"{card.saved_pct:.0f}",
-    )
+    least = None if card.fixed_least_ms is None else ms_text(card.fixed_least_ms)
+    saved = f"{card.saved_pct:.0f}"
+    return first_phrase("card", "words", "fixed", least=least, ms=ms_text(card.fixed_ms), saved=saved)
 
 
 def costs_of(card: Card) -> tuple[Cost, ...]:

@@ -14,9 +14,9 @@ from traceops.core.units import fixed_text, ms_text, number_text
 from traceops.render.cells import NOT_KNOWN, Cell, Table, name, number, table_of
 from traceops.render.document import Block, Chart, Section, TableBlock, fold, soft, text
 from traceops.render.report.coverage import check_of
-from traceops.render.report.figures import Figure, dots, laid_out, line, worded
+from traceops.render.report.figures import Figure, axis, dots, laid_out, line, worded
 from traceops.render.report.terms import say, say_first, section_of
-from traceops.report.inventory import ComputeRows, LossRow, OperatorRow, RoofRows
+from traceops.report.inventory import ComputeRows, OperatorRow, RoofRows
 from traceops.report.model import Report
 from traceops.rules.compute import BOUNDS, OF_CAUSE, SPEED
 
@@ -107,7 +107,7 @@ def compute(report: Report, shown: Sequence[int]) -> Section | None:
         # One row per cause, with what its fix saves and changes.
         cells = {
             "cause": lambda row: Cell(row.cause.replace("_", " ")),
-            "step": _step_cell,
+            "step": lambda row: Cell(" to ".join(map(ms_text, row.step_after_ms)), value=row.step_after_ms[0]),
             "where": lambda row: name(", ".join(row.where)),
             "do": lambda row: Cell(OF_CAUSE[row.cause].advice_for(row.cause)),
         }
@@ -121,11 +121,6 @@ def compute(report: Report, shown: Sequence[int]) -> Section | None:
         fold(f"{place.name}: {ms_text(place.ms)} ms", TableBlock(kernels_table(report, place))) for place in large
     ]
     return section_of("compute", blocks)
-
-
-def _step_cell(row: LossRow) -> Cell:
-    least, most = row.step_after_ms
-    return Cell(f"{ms_text(least)} to {ms_text(most)}", value=least)
 
 
 def place_times(rows: ComputeRows) -> list[PlaceTime]:
@@ -167,19 +162,12 @@ def _operators(report: Report, rows: Sequence[OperatorRow], caption: str, withou
         "line": lambda row: name(row.line),
         "lost": _lost_cell,
         "efficiency": _efficiency_cell,
-        "speed": lambda row: _rate_cell(row.flops, row.ms, 1e-9),
-        "memory": lambda row: _rate_cell(row.bytes, row.ms, 1e-9),
+        "speed": lambda row: _rate_cell(row.flops, row.ms),
+        "memory": lambda row: _rate_cell(row.bytes, row.ms),
         "cause": lambda row: Cell((row.cause or "").replace("_", " ")),
     }
-    return table_of(
-        "operator_work",
-        rows,
-        report.summary.step_words,
-        make=cells,
-        without=(without,),
-        facts={"caption": caption},
-        most=_MOST_OPERATORS,
-    )
+    words, facts = report.summary.step_words, {"caption": caption}
+    return table_of("operator_work", rows, words, make=cells, without=(without,), facts=facts, most=_MOST_OPERATORS)
 
 
 def _lost_cell(row: OperatorRow) -> Cell:
@@ -194,10 +182,11 @@ def _efficiency_cell(row: OperatorRow) -> Cell:
     return NOT_KNOWN if pct is None else Cell(fixed_text(pct, 0), value=pct)
 
 
-def _rate_cell(work: float | None, ms: float, scale: float) -> Cell:
+def _rate_cell(work: float | None, ms: float) -> Cell:
+    """10⁹ of work a ms: TFLOP/s of operations, TB/s of bytes."""
     if not work or not ms:
         return NOT_KNOWN
-    rate = work / ms * scale
+    rate = work / ms * 1e-9
     return Cell(number_text(rate), value=rate)
 
 
@@ -219,12 +208,11 @@ def _operator_text(row: OperatorRow) -> str:
 def roofline_figure(report: Report) -> Figure | None:
     """Operators as points: operations per byte against TFLOP/s, below what memory and the units attain. None where no
     operator's operations are known, or the GPU's rates are not."""
-    if report.compute is UNSET or report.compute.roofs is None:
+    if report.compute is UNSET or (roofs := report.compute.roofs) is None:
         return None
     rows = [row for row in report.compute.operators if row.flops and row.bytes and row.ms]
     if not rows:
         return None
-    roofs = report.compute.roofs
     kinds: defaultdict[str, list[OperatorRow]] = defaultdict(list)
     for row in rows:
         kinds[row.kind if row.kind in _COLOURS else "other"].append(row)
@@ -240,14 +228,8 @@ def roofline_figure(report: Report) -> Figure | None:
     intensities = [x for trace in points for x in trace["x"]]
     least, most = min(*intensities, 1.0) / 2, max(*intensities, 1e3) * 2
     lines, names = _roof_traces(roofs, least, most)
-    return laid_out(
-        [*lines, *points, names],
-        10,
-        pixels=30,
-        xaxis={"type": "log", "title": {"text": "operations per byte"}},
-        yaxis={"type": "log", "title": {"text": "TFLOP/s"}, "automargin": True},
-        grid_y=True,
-    )
+    xaxis, yaxis = axis("operations per byte", type="log"), axis("TFLOP/s", type="log", automargin=True)
+    return laid_out([*lines, *points, names], 10, pixels=30, xaxis=xaxis, yaxis=yaxis, grid_y=True)
 
 
 def _roof_traces(roofs: RoofRows, least: float, most: float) -> tuple[list[dict[str, Any]], dict[str, Any]]:

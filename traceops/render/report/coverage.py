@@ -37,13 +37,8 @@ def why_no_what_if(report: Report, least_pct: float) -> str:
     )  # fmt: skip
 
 
-def least_only(report: Report) -> bool:
-    """Whether a step with a cause gone may take longer than is predicted."""
-    return bool(least_note(report))
-
-
 def least_note(report: Report) -> str:
-    """What to say beside the replay's predictions then; '' where all is known."""
+    """Beside the replay's predictions, that a step with a cause gone may take longer; '' where all is known."""
     replay = report.summary.replay
     return "" if replay is None else why_least(replay.loaders_unknown, replay.hosts_unknown)
 

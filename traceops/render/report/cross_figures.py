@@ -21,6 +21,7 @@ from traceops.render.report.figures import (
     MOST_STEPS,
     Y_LABELS,
     Figure,
+    axis,
     bar_trace,
     dots,
     escaped,
@@ -102,13 +103,9 @@ def arrivals_figure(report: Report) -> Figure:
         _kind_label(row, "" if row.bytes is None else f" {kind[3] if kinds.count(kind) == 1 else f'{row.bytes:,} B'}")
         for row, kind in zip(rows, kinds, strict=True)
     ]
-    return laid_out(
-        [spread, medians],
-        len(rows),
-        pixels=_TALL if any(len(label) > _TWO_LINES for label in labels) else 28,
-        xaxis={"title": {"text": worded("arrivals_axis")}, "range": [0, 1.35 * (max(high, default=1.0) or 1.0)]},
-        yaxis=places_axis(labels),
-    )
+    xaxis = axis(worded("arrivals_axis"), range=[0, 1.35 * (max(high, default=1.0) or 1.0)])
+    pixels = _TALL if any(len(label) > _TWO_LINES for label in labels) else 28
+    return laid_out([spread, medians], len(rows), pixels=pixels, xaxis=xaxis, yaxis=places_axis(labels))
 
 
 def bandwidth_figure(report: Report) -> Figure:
@@ -122,46 +119,26 @@ def bandwidth_figure(report: Report) -> Figure:
     series = [(escaped(kind, 60), kinds[kind]) for kind in ordered[:_MOST_COLOURS]]
     if rest := [row for kind in ordered[_MOST_COLOURS:] for row in kinds[kind]]:
         series.append((f"{len(ordered) - _MOST_COLOURS} other kinds", rest))
-    points = [
-        dots(
-            label,
-            [row.bytes for row in rows],
-            [row.busbw_gbs for row in rows],
-            {"size": 7, "opacity": 0.6, "color": _SERIES[place] if place < len(_SERIES) else _GREY},
-            "%{customdata}: %{y:.1f} GB/s",
-            showlegend=True,
-            customdata=[
-                worded(
-                    "bandwidth",
-                    op=escaped(row.op),
-                    group=escaped(row.group),
-                    ranks=ranks_text(row.ranks, 6),
-                    size=size(row.bytes).text,
-                    ms=row.transfer_ms,
-                )
-                for row in rows
-            ],
-        )
-        for place, (label, rows) in enumerate(series)
-    ]
+    points = []
+    for place, (label, rows) in enumerate(series):
+        marker = {"size": 7, "opacity": 0.6, "color": _SERIES[place] if place < len(_SERIES) else _GREY}
+        about = [
+            worded(
+                "bandwidth", op=escaped(row.op), group=escaped(row.group), ranks=ranks_text(row.ranks, 6),
+                size=size(row.bytes).text, ms=row.transfer_ms,
+            )
+            for row in rows
+        ]  # fmt: skip
+        x, y = [row.bytes for row in rows], [row.busbw_gbs for row in rows]
+        points.append(dots(label, x, y, marker, "%{customdata}: %{y:.1f} GB/s", showlegend=True, customdata=about))
     sizes = [math.log10(row.bytes) for rows in kinds.values() for row in rows if row.bytes] or [6.0]
     beside = max(0.6 - (max(sizes) - min(sizes)) / 2, 0.1)  # a decade or more: near sizes are no spectrum
     least, most = min(sizes) - beside, max(sizes) + beside
     return laid_out(
-        points,
-        10,
-        pixels=26,
-        grid_y=True,
-        xaxis={
-            "type": "log",
-            "range": [least, most],
-            "title": {"text": worded("bandwidth_axis")},
-            **_size_ticks(least, most),
-        },
-        yaxis={"title": {"text": "bus GB/s"}, "rangemode": "tozero", "automargin": True},
-        legend={"orientation": "h", "y": -0.3, "x": 0},
-        **_reference_line(report),
-    )
+        points, 10, pixels=26, grid_y=True, legend={"orientation": "h", "y": -0.3, "x": 0},
+        xaxis=axis(worded("bandwidth_axis"), type="log", range=[least, most], **_size_ticks(least, most)),
+        yaxis=axis("bus GB/s", rangemode="tozero", automargin=True), **_reference_line(report),
+    )  # fmt: skip
 
 
 def what_if_figure(report: Report) -> Figure:
@@ -183,15 +160,9 @@ def what_if_figure(report: Report) -> Figure:
         note |= {"y": 1, "yref": "y domain", "yanchor": "bottom", "showarrow": False}
         line = {"width": 2, "color": COMM_WAIT.colour}
         now = {"shapes": [upright_line(measured, line)], "annotations": [note]}
-    return laid_out(
-        [bars],
-        len(rows),
-        pixels=28,
-        margin={"t": 26},
-        xaxis={"title": {"text": f"{report.summary.step_words.noun} ms"}, "rangemode": "tozero"},
-        yaxis=places_axis([escaped(row.change, 44) for row in rows]),
-        **now,
-    )
+    xaxis = axis(f"{report.summary.step_words.noun} ms", rangemode="tozero")
+    yaxis = places_axis([escaped(row.change, 44) for row in rows])
+    return laid_out([bars], len(rows), pixels=28, margin={"t": 26}, xaxis=xaxis, yaxis=yaxis, **now)
 
 
 def places_axis(labels: Sequence[str]) -> dict[str, Any]:
@@ -277,14 +248,11 @@ def critical_path_figure(report: Report) -> Figure:
     shown = [row for row in rows if row.rank in place]
     jumps = [pair for pair in pairwise(shown) if pair[0].rank != pair[1].rank]
     lines = {
-        "type": "scatter",
+        "type": "scatter", "mode": "lines", "line": {"color": "rgba(128,128,128,0.9)", "dash": "dot", "width": 1},
         "x": [x for one, next_ in jumps for x in (one.start_ms + one.duration_ms, next_.start_ms, None)],
         "y": [y for one, next_ in jumps for y in (place[one.rank], place[next_.rank], None)],
-        "mode": "lines",
-        "line": {"color": "rgba(128,128,128,0.9)", "dash": "dot", "width": 1},
-        "hoverinfo": "skip",
-        "showlegend": False,
-    }
+        "hoverinfo": "skip", "showlegend": False,
+    }  # fmt: skip
     parts = [part for row in shown for part in _parts(row)]
     pieces = []
     for kind in _kinds([part for part, _ in parts]):
@@ -327,13 +295,8 @@ def timeline_figure(report: Report, ranks: Sequence[int] | None = None, most: in
         runs = [row for rank in lanes for row in thinned(by_rank[rank], most // len(lanes))]
     place = {rank: lane for lane, rank in enumerate(lanes)}
     pieces = [_pieces(kind, [row for row in runs if row.kind == kind], place) for kind in _kinds(runs)]
-    return _lanes(
-        pieces,
-        row_labels(report, lanes),
-        worded("timeline_axis", the=report.summary.step_words.the),
-        _end(runs),
-        pixels=24,
-    )
+    title = worded("timeline_axis", the=report.summary.step_words.the)
+    return _lanes(pieces, row_labels(report, lanes), title, _end(runs), pixels=24)
 
 
 def thinned(runs: Sequence[TimelineRow], most: int) -> list[TimelineRow]:
@@ -404,14 +367,9 @@ def _split(row: PathRow) -> str:
 def _lanes(traces: Sequence[Mapping[str, Any]], labels: Sequence[str], title: str, end: float, pixels: int) -> Figure:
     """A lane a label, so many pixels high, over ms from 0 to `end`; a legend below."""
     figure = laid_out(
-        traces,
-        len(labels),
-        pixels=pixels,
-        margin={"b": 80},
-        xaxis={"title": {"text": title}, "range": [0, end]},
-        yaxis=places_axis(labels),
-        barmode="overlay",
-    )
+        traces, len(labels), pixels=pixels, margin={"b": 80}, xaxis=axis(title, range=[0, end]),
+        yaxis=places_axis(labels), barmode="overlay",
+    )  # fmt: skip
     layout = figure["layout"]
     layout["legend"] = {"orientation": "h", "x": 0, "y": -60 / (layout["height"] - 60), "yanchor": "top"}
     layout["height"] += 30

@@ -52,7 +52,10 @@ FEW_RUNS = 200  # of the timeline where a script draws it in full
 
 def lateness_table(report: Report) -> Table | None:
     """The ranks that the others wait for most, with the reasons, ms per step; None where nothing is known."""
-    rows = sorted(_lateness_means(report), key=lambda row: (-row.caused_wait_ms, row.rank))
+    by_rank: dict[int, list[LatenessRow]] = defaultdict(list)
+    for step in lateness_by_group(report):
+        by_rank[step.rank].append(step)
+    rows = sorted(map(_mean_lateness, by_rank.values()), key=lambda row: (-row.caused_wait_ms, row.rank))
     if not rows:
         return None
     causes = [
@@ -163,25 +166,12 @@ class _Lateness(LatenessRow, frozen=True, kw_only=True):
     worst_step: int | None
 
 
-def _lateness_means(report: Report) -> list[_Lateness]:
-    by_rank: dict[int, list[LatenessRow]] = defaultdict(list)
-    for row in lateness_by_group(report):
-        by_rank[row.rank].append(row)
-    means = []
-    for rank, rows in by_rank.items():
-        worst = max(rows, key=lambda row: row.caused_wait_ms)
-        means.append(
-            _Lateness(
-                rank=rank,
-                step=None,
-                caused_wait_ms=sum(row.caused_wait_ms for row in rows) / len(rows),
-                waited_ms=sum(row.waited_ms for row in rows) / len(rows),
-                **{f"{cause}_ms": sum(row.cause_ms(cause) for row in rows) / len(rows) for cause in CAUSES},
-                worst_ms=worst.caused_wait_ms,
-                worst_step=worst.step if worst.caused_wait_ms > 0 else None,
-            )
-        )
-    return means
+def _mean_lateness(rows: Sequence[LatenessRow]) -> _Lateness:
+    worst = max(rows, key=lambda row: row.caused_wait_ms)
+    names = ("caused_wait_ms", "waited_ms", *(f"{cause}_ms" for cause in CAUSES))
+    means: dict[str, Any] = {name: sum(getattr(row, name) for row in rows) / len(rows) for name in names}
+    step = worst.step if worst.caused_wait_ms > 0 else None
+    return _Lateness(rank=worst.rank, step=None, **means, worst_ms=worst.caused_wait_ms, worst_step=step)
 
 
 def _group_cell(row: CollectiveRow | ReferenceRow) -> Cell:
@@ -316,13 +306,11 @@ def pipelines(report: Report, shown: Sequence[int]) -> Section | None:
     if not report.pipelines:
         return None
     blocks: list[Block] = [soft(say("pipelines", "intro"))]
+    words = report.summary.step_words
     for pipeline in report.pipelines:
-        blocks += [
-            text(pipeline_sentence(pipeline, report.summary.step_words)),
-            TableBlock(stages_table(pipeline, report.summary.step_words)),
-        ]
+        blocks += [text(pipeline_sentence(pipeline, words)), TableBlock(stages_table(pipeline, words))]
     most = max(pipeline.bubble_pct for pipeline in report.pipelines)
-    return section_of("pipelines", blocks, report.summary.step_words, bubble_pct=most)
+    return section_of("pipelines", blocks, words, bubble_pct=most)
 
 
 def what_if(report: Report, shown: Sequence[int]) -> Section | None:
@@ -381,7 +369,15 @@ def longest_step(report: Report, shown: Sequence[int]) -> Section | None:
 def collectives(report: Report, shown: Sequence[int]) -> Section:
     """Matching, late arrivals and bandwidth of collectives."""
     table, arrivals, matching = collectives_table(report), arrivals_table(report), report.summary.matching
-    blocks: list[Block] = [text(_matching_sentence(report))]
+    pct = None if matching is None else matching.matched_pct
+    sentence = say("collectives", "matching", none=True)
+    if matching is not None and matching.events:
+        left = ", ".join(f"{count} ({reason})" for reason, count in matching.unmatched.items())
+        matched = None if pct is None else number(pct, 1).text
+        sentence = say(
+            "collectives", "matching", events=matching.events, outside=pct is None, matched=matched, left=left
+        )
+    blocks: list[Block] = [text(sentence)]
     if table.rows:
         blocks.append(TableBlock(table))
     if arrivals is not None:
@@ -397,8 +393,7 @@ def collectives(report: Report, shown: Sequence[int]) -> Section:
             soft(say("collectives", "bandwidth")),
             Chart("bandwidth", say("collectives", "bandwidth_chart"), cross_figures.bandwidth_figure(report)),
         ]
-    matched = None if matching is None else matching.matched_pct
-    return section_of("collectives", blocks, collectives=len(report.collectives), matched_pct=matched)
+    return section_of("collectives", blocks, collectives=len(report.collectives), matched_pct=pct)
 
 
 def fabric(report: Report, shown: Sequence[int]) -> Section | None:
@@ -459,12 +454,3 @@ def _tied_sentence(report: Report) -> str:
     if group is None or not 1 < len(group.ranks) < len(report.ranks):
         return ""
     return say("lateness", "tied", last=last.rank, alike=len(group.ranks))
-
-
-def _matching_sentence(report: Report) -> str:
-    if (matching := report.summary.matching) is None or not matching.events:
-        return say("collectives", "matching", none=True)
-    pct = matching.matched_pct
-    left = ", ".join(f"{count} ({reason})" for reason, count in matching.unmatched.items())
-    matched = None if pct is None else number(pct, 1).text
-    return say("collectives", "matching", events=matching.events, outside=pct is None, matched=matched, left=left)

@@ -11,9 +11,8 @@ from msgspec.structs import replace
 from traceops.core.units import size_range_text, size_text
 from traceops.fabric.fabric import Fabric, hosts_text
 from traceops.fabric.json_types import ConnectionJson
-from traceops.fabric.measured import Benchmark, Inspector
 from traceops.fabric.model import same_host
-from traceops.fabric.nccl import NcclLog
+from traceops.fabric.nccl import Benchmark, Inspector, NcclLog
 from traceops.fabric.talks import talks, way_text
 from traceops.fabric.to_json import alike_connections, alike_machines
 from traceops.render.cells import NOT_KNOWN, Cell, Table, name, number, size, table_of
@@ -50,7 +49,13 @@ def fabric_blocks(report: Report) -> tuple[Block, ...]:
     """What is known of the fabric; nothing without evidence of it."""
     if (fabric := report.fabric) is None:
         return ()
-    blocks: list[Block] = [*_machine_blocks(fabric, report.run.device)]
+    blocks: list[Block] = []
+    if figures := _figures(fabric, report.run.device):
+        by = say("fabric", "device_by") if any(reference.measured for reference in fabric.references) else ""
+        blocks += [Heading("Machine"), soft(say("fabric", "colours", by=by))]
+        blocks += [Drawing("topology", (figure, f"machine-{place}")) for place, figure in enumerate(figures, 1)]
+        if (more := len(alike_machines(fabric.machines)) - _MOST_FIGURES) > 0:
+            blocks.append(soft(say("fabric", "more_machines", more=more)))
     if fabric.log is not None:
         blocks += [Heading("NCCL"), text(nccl_sentence(fabric.log))]
         if connections := connections_table(fabric.log):
@@ -59,24 +64,15 @@ def fabric_blocks(report: Report) -> tuple[Block, ...]:
         blocks.append(TableBlock(tests))
     if fabric.inspector is not None:
         blocks += [soft(f"Read: {inspector_text(fabric.inspector)}."), TableBlock(inspector_table(fabric.inspector))]
-    if lines := _settings(fabric.log):
+    settings: dict[tuple[str, str], Text] = {}  # variables NCCL says were set, each value once
+    for one in fabric.log.settings if fabric.log is not None else ():
+        place = Span(f"{one.quote.path}:{one.quote.line}", "soft")
+        settings.setdefault((one.name, one.value), text(f"{one.name}={one.value} ", place))
+    if lines := list(settings.values())[:_MOST_SETTINGS]:
         blocks.append(fold(say("fabric", "settings", count=len(lines)), items(lines, "quotes")))
     if fabric.problems:
         blocks.append(not_used(fabric.problems[:_MOST_PROBLEMS]))
     return tuple(blocks)
-
-
-def _machine_blocks(fabric: Fabric, device: Any) -> list[Block]:
-    if not (figures := _figures(fabric, device)):
-        return []
-    by = say("fabric", "device_by") if any(reference.measured for reference in fabric.references) else ""
-    # Explain the colours of a machine's figure and the source of its bandwidths; by: '' without any.
-    blocks: list[Block] = [Heading("Machine"), soft(say("fabric", "colours", by=by))]
-    blocks += [Drawing("topology", (figure, f"machine-{place}")) for place, figure in enumerate(figures, 1)]
-    more = len(alike_machines(fabric.machines)) - _MOST_FIGURES
-    if more > 0:
-        blocks.append(soft(say("fabric", "more_machines", more=more)))
-    return blocks
 
 
 def connections_table(log: NcclLog) -> Table | None:
@@ -143,15 +139,6 @@ def _figures(fabric: Fabric, device: Any) -> list[Figure]:
             machine = replace(machine, gpus=tuple(replace(gpu, name=str(device)) for gpu in machine.gpus))
         figures.append(topology_figure(machine, measured, ways, others=len(alike)))
     return figures
-
-
-def _settings(log: NcclLog | None) -> list[Text]:
-    """Variables NCCL says were set, each value once."""
-    found: dict[tuple[str, str], Text] = {}
-    for one in () if log is None else log.settings:
-        place = Span(f"{one.quote.path}:{one.quote.line}", "soft")
-        found.setdefault((one.name, one.value), text(f"{one.name}={one.value} ", place))
-    return list(found.values())[:_MOST_SETTINGS]
 
 
 def _where(row: ConnectionJson) -> Cell:

@@ -15,7 +15,6 @@ from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
 from traceops.render.report.rank_groups import MOST_RANKS, outliers, row_labels, shown_ranks
 from traceops.render.report.terms import TERMS, say
 from traceops.report.model import Report
-from traceops.report.rows import RankRow
 from traceops.words.catalogue import texts
 
 # "data" (a list of traces) and "layout": what plotly.js draws, and what plotly.graph_objects.Figure(figure) takes.
@@ -25,6 +24,7 @@ MOST_STEPS = 400
 _PATTERN_LOOK = {"fillmode": "overlay", "fgcolor": "rgba(255,255,255,0.75)", "size": 7, "solidity": 0.2}
 _PATTERN = {"comm_wait": "/", "comm_unmatched": ".", "idle_sync": "\\"}  # for print without colour
 Y_LABELS = {"automargin": True, "ticks": "outside", "ticklen": 6, "tickcolor": "rgba(0,0,0,0)"}
+CATEGORIES = {"autorange": "reversed", "type": "category", **Y_LABELS}  # an axis with a row a label, the first on top
 _ALL_RANKS_PX = 420  # of a heat map with a thin line a rank
 _NAMED_ROWS = 20
 _WRITE_IN_CELLS = 12  # steps; more, and the numbers no longer fit
@@ -111,25 +111,13 @@ def heat_map(
     the trace's values and colours, `written` how a cell writes its number."""
     fits = len(columns) <= _WRITE_IN_CELLS and len(labels) <= MOST_RANKS
     trace = {
-        "type": "heatmap",
-        "x": list(columns),
-        "y": list(labels),
-        **heat,
-        **({"texttemplate": written} if fits else {}),
-        "showscale": not fits,
-        "colorbar": {"title": {"text": "ms"}, "thickness": 12},
-        "textfont": {"color": "#10161d"},
-        "xgap": 1 if fits else 0,
+        "type": "heatmap", "x": list(columns), "y": list(labels), **heat, **({"texttemplate": written} if fits else {}),
+        "showscale": not fits, "colorbar": {"title": {"text": "ms"}, "thickness": 12},
+        "textfont": {"color": "#10161d"}, "hoverongaps": False, "xgap": 1 if fits else 0,
         "ygap": 1 if len(labels) <= MOST_RANKS else 0,
-        "hoverongaps": False,
-    }
-    return laid_out(
-        [trace],
-        len(labels),
-        pixels=pixels,
-        xaxis={"type": "category", "automargin": True},
-        yaxis={"autorange": "reversed", "type": "category", **Y_LABELS},
-    )
+    }  # fmt: skip
+    xaxis = {"type": "category", "automargin": True}
+    return laid_out([trace], len(labels), pixels=pixels, xaxis=xaxis, yaxis=CATEGORIES)
 
 
 def distribution_figure(report: Report) -> Figure:
@@ -140,33 +128,24 @@ def distribution_figure(report: Report) -> Figure:
         if not values or max(values) <= 0:
             continue
         least, low, middle, high, most = map(rounded, percentiles(np.array(values), (0, 25, 50, 75, 100)))
-        boxes.append(
-            {
-                "type": "box",
-                "q1": [low],
-                "median": [middle],
-                "q3": [high],
-                "lowerfence": [least],
-                "upperfence": [most],
-                "y": [TERMS[bucket].label],
-                "name": TERMS[bucket].label,
-                "orientation": "h",
-                "marker": {"color": TERMS[bucket].colour},
-                "showlegend": False,
-            }
-        )
-    title = {"text": say("ledger", "spread_axis", report.summary.step_words, ranks=len(report.ranks))}
-    return laid_out(boxes, len(boxes), pixels=30, xaxis={"title": title, "rangemode": "tozero"}, yaxis=Y_LABELS)
+        term = TERMS[bucket]
+        boxes.append({
+            "type": "box", "name": term.label, "y": [term.label], "orientation": "h", "marker": {"color": term.colour},
+            "lowerfence": [least], "q1": [low], "median": [middle], "q3": [high], "upperfence": [most],
+            "showlegend": False,
+        })  # fmt: skip
+    title = say("ledger", "spread_axis", report.summary.step_words, ranks=len(report.ranks))
+    return laid_out(boxes, len(boxes), pixels=30, xaxis=axis(title, rangemode="tozero"), yaxis=Y_LABELS)
 
 
 def _stacked(report: Report, buckets: Sequence[str], ranks: Sequence[int] | None, title: str) -> Figure:
     by_rank = {int(row.rank): row for row in report.ranks}
-    chosen = [r for r in (shown_ranks(report) if ranks is None else ranks) if r in by_rank]
-    labels = row_labels(report, chosen)
-    where = [_where(by_rank[rank]) for rank in chosen]
+    rows = [by_rank[r] for r in (shown_ranks(report) if ranks is None else ranks) if r in by_rank]
+    labels = row_labels(report, [row.rank for row in rows])
+    where = [f" on {escaped(row.host)}" if row.host else "" for row in rows]
     bars = []
     for bucket in buckets:
-        values = [rounded(by_rank[rank].bucket_ms(bucket)) for rank in chosen]
+        values = [rounded(row.bucket_ms(bucket)) for row in rows]
         term, pattern = TERMS[bucket], {"shape": _PATTERN.get(bucket, ""), **_PATTERN_LOOK}
         bars.append(
             bar_trace(
@@ -175,16 +154,10 @@ def _stacked(report: Report, buckets: Sequence[str], ranks: Sequence[int] | None
             )
         )  # fmt: skip
     return laid_out(
-        bars,
-        len(chosen),
-        pixels=26,
-        least=250,
-        xaxis={"title": {"text": title}, "rangemode": "tozero"},
-        yaxis={"autorange": "reversed", "type": "category", **Y_LABELS},
-        barmode="stack",
-        bargap=0.25 if len(chosen) > 4 else 0.5,
+        bars, len(rows), pixels=26, least=250, xaxis=axis(title, rangemode="tozero"), yaxis=CATEGORIES,
+        barmode="stack", bargap=0.25 if len(rows) > 4 else 0.5,
         legend={"traceorder": "normal", "itemclick": "toggle", "itemdoubleclick": "toggleothers"},
-    )
+    )  # fmt: skip
 
 
 def laid_out(
@@ -218,6 +191,11 @@ def laid_out(
     }
 
 
+def axis(title: str, **more: Any) -> dict[str, Any]:
+    """An axis of a layout with its title; `more` is whatever else plotly's axis takes."""
+    return {"title": {"text": title}, **more}
+
+
 def line(
     name: str, x: Sequence[Any], y: Sequence[float | None], colour: str, width: float = 1.4, **more: Any
 ) -> dict[str, Any]:
@@ -248,11 +226,6 @@ def escaped(text: Any, limit: int = 80) -> str:
 def upright_line(x: float, line: Mapping[str, Any]) -> dict[str, Any]:
     """A shape of the layout: a line over the figure's whole height."""
     return {"type": "line", "x0": x, "x1": x, "xref": "x", "y0": 0, "y1": 1, "yref": "y domain", "line": line}
-
-
-def _where(row: RankRow) -> str:
-    """The host for the hover text; plotly reads tags there, so it is escaped."""
-    return f" on {html.escape(row.host[:80])}" if row.host else ""
 
 
 def rounded(value: float | None) -> float | None:

@@ -67,12 +67,6 @@ def _proofs(finding: Finding) -> tuple[str, ...]:
     return next((ids for prefix, ids in _SHOWN_IN if finding.rule.startswith(prefix)), ())
 
 
-def _closed(report: Report, made: Sequence[Section]) -> list[Section]:
-    """Open are the timeline, and what proves the card; of a healthy run the ledger."""
-    proofs = {id for finding in told_first(report) for id in _proofs(finding)} or {"ledger"}
-    return [replace(one, open=one.id in (*proofs, "timeline")) for one in made]
-
-
 # The sections in reading order, behind a hang and the findings; one that has nothing to say of a report gives None.
 SECTIONS = (
     whole_run,
@@ -130,6 +124,8 @@ def describe(report: Report) -> Document:
         lambda found: finding_place(found, report),
         report.summary.step_words,
     )
+    # Open are the timeline, and what proves the card; of a healthy run the ledger.
+    proofs = {id for finding in told_first(report) for id in _proofs(finding)} or {"ledger"}
     drawn = report.detail is not None
     shows = (("summary", True), ("hang", bool(hang)), ("topology", report.fabric is not None), ("step_timeline", drawn))
     return Document(
@@ -138,7 +134,7 @@ def describe(report: Report) -> Document:
         command="traceops analyze",
         verdict=headline(card),
         intro=tuple(intro),
-        sections=(*hang, findings, *_closed(report, made)),
+        sections=(*hang, findings, *(replace(one, open=one.id in ("timeline", *proofs)) for one in made)),
         footer=say("definitions", "footer"),
         styles=tuple(f"{style}.css" for style, needed in shows if needed),
         scripts=("step_timeline.js",) if drawn else (),

@@ -49,14 +49,9 @@ def out_of_step(report: Report) -> bool:
 
 
 def late_together(report: Report, finding: Finding) -> list[Finding]:
-    """The findings that the card tells with this one, itself among them."""
+    """The findings that the card is about together with this one, itself among them."""
     same, cure = _joint(report, finding)
     return same if cure is not None else [finding]
-
-
-def joint_cure(report: Report, finding: Finding) -> Cure | None:
-    """What the cure of all that the card tells would give; None where it tells one finding."""
-    return _joint(report, finding)[1]
 
 
 def _joint(report: Report, finding: Finding) -> tuple[list[Finding], Cure | None]:
@@ -169,11 +164,9 @@ def cure_of(report: Report, finding: Finding) -> Cure | None:
     """What curing the finding would give; None where nothing tells. A finding whose rule predicts no step gives a
     range: at best its whole impact is saved, at worst nothing. Of one about other steps than the typical ones nothing
     is said: those take as long without its cause."""
-    if finding.rule in STRAGGLERS:
-        # The step after TO-S001's or TO-S002's fix; None where no step is known to be shorter.
-        return joint_cure(report, finding) or _single_cure(report, finding)
-    if (together := joint_cure(report, finding)) is not None:
-        return together
+    together = _joint(report, finding)[1]
+    if together is not None or finding.rule in STRAGGLERS:  # of these None where no step is known to be shorter
+        return together or _single_cure(report, finding)
     if (faster := _faster_kernels(report, finding)) is not None:
         return faster
     if finding.impact_ms is None or not finding.impact_ms:
@@ -182,7 +175,8 @@ def cure_of(report: Report, finding: Finding) -> Cure | None:
     if predicted is not None:
         return predicted
     step = _evidence_ms(finding, Fact.STEP) or mean_of_ranks(report)
-    if step is None or finding.impact_ms > step or _of_other_steps(report, finding):
+    typical = set(report.run.steps) - report.summary.step_time_ms.left_out
+    if step is None or finding.impact_ms > step or (finding.steps and typical.isdisjoint(finding.steps)):
         return None
     return Cure(step, step, step - finding.impact_ms)
 
@@ -206,12 +200,6 @@ def _faster_kernels(report: Report, finding: Finding) -> Cure | None:
     return Cure(step, min(max(least, most), step), min(least, step))
 
 
-def _of_other_steps(report: Report, finding: Finding) -> bool:
-    """Whether none of the finding's steps counts in the step that the report tells."""
-    typical = set(report.run.steps) - report.summary.step_time_ms.left_out
-    return bool(finding.steps) and typical.isdisjoint(finding.steps)
-
-
 def _replayed(report: Report, finding: Finding) -> Cure | None:
     """Of a rule whose impact is what the replay predicts: its evidence says so."""
     step, saved = step_ms(report), finding.impact_ms
@@ -223,24 +211,18 @@ def _replayed(report: Report, finding: Finding) -> Cure | None:
 
 def _rule_cure(report: Report, finding: Finding) -> Cure | None:
     """What a rule's own words for a cure stand for: the impact, off the step of the rank that it is measured on."""
-    rule, step, saved = rule_of(finding.rule), _measured_step(report, finding), finding.impact_ms
-    if rule is None or not rule.cured or step is None or saved is None or saved > step:
+    rule, saved = rule_of(finding.rule), finding.impact_ms
+    if rule is None or not rule.cured or saved is None or not finding.ranks:
         return None
-    return Cure(step, step - saved)
-
-
-def _measured_step(report: Report, finding: Finding) -> float | None:
-    """The step that a finding's times are a part of, ms: its own evidence, else the mean step of its worst rank."""
-    if not finding.ranks:
-        return None
-    whole = _evidence_ms(finding, Fact.STEP)
-    worst = next((e.rank for e in finding.evidence if e.rank is not None), finding.ranks[0])
-    if whole is not None:
-        return whole
-    # Mean typical step of a rank, ms: impacts are means over these, so a share needs the mean too
-    left_out = report.summary.step_time_ms.left_out
-    own = [row.duration_ms for row in report.steps if row.rank == worst and row.step not in left_out]
-    return sum(own) / len(own) if own else None
+    step = _evidence_ms(finding, Fact.STEP)
+    if (
+        step is None
+    ):  # the mean typical step of its worst rank: impacts are means over these, so a share needs the mean too
+        left_out = report.summary.step_time_ms.left_out
+        worst = next((e.rank for e in finding.evidence if e.rank is not None), finding.ranks[0])
+        own = [row.duration_ms for row in report.steps if row.rank == worst and row.step not in left_out]
+        step = sum(own) / len(own) if own else None
+    return None if step is None or saved > step else Cure(step, step - saved)
 
 
 def _evidence_ms(finding: Finding, fact: Fact) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -12,10 +12,10 @@ from traceops.core.units import UNKNOWN, gib_text
 from traceops.core.words import MEMORY_KINDS, NO_STACK
 from traceops.render.cells import Cell, Table, table_of
 from traceops.render.document import Block, Chart, Section, TableBlock, text
-from traceops.render.report.figures import Figure, dots, laid_out, line, worded
+from traceops.render.report.figures import Figure, axis, dots, laid_out, line, worded
 from traceops.render.report.terms import section_of
 from traceops.report.model import Report
-from traceops.report.rows import MemoryInStep, MemoryOverTime, MemoryRank, MemoryRows, MemoryStep
+from traceops.report.rows import MemoryInStep, MemoryRank, MemoryRows, MemoryStep
 
 _GIB = 1 << 30
 say = partial(first_phrase, "gpu_memory")
@@ -41,16 +41,19 @@ def memory(report: Report, shown: Sequence[int]) -> Section | None:
         blocks.append(Chart("memory-steps", say("run", "steps_chart"), steps_figure(rows.steps)))
     if rows.over_time is not None:
         # Stack each line of the program upon those before it, so that the uppermost is all that was held.
-        traces = []
-        sums = [0.0] * len(rows.over_time.moments)
+        traces, moments = [], rows.over_time.moments
+        sums = [0.0] * len(moments)
         for number, place in enumerate(rows.over_time.lines):
-            sums = [held + row[number] for held, row in zip(sums, rows.over_time.held_bytes, strict=True)]
-            traces.append(_line(place, rows.over_time.moments, sums, _COLOURS[number % len(_COLOURS)]))
-        at = rows.over_time.moments.index(rows.over_time.peak) if rows.over_time.peak in rows.over_time.moments else 0
+            sums = [below + row[number] for below, row in zip(sums, rows.over_time.held_bytes, strict=True)]
+            traces.append(_line(place, moments, sums, _COLOURS[number % len(_COLOURS)]))
+        at = moments.index(rows.over_time.peak) if rows.over_time.peak in moments else 0
         marker = {"color": "#d62728", "size": 8, "symbol": "circle"}
-        traces.append(dots("peak", [rows.over_time.moments[at]], [sums[at] / _GIB], marker, "peak: %{y:.2f} GiB"))
+        traces.append(dots("peak", [moments[at]], [sums[at] / _GIB], marker, "peak: %{y:.2f} GiB"))
+        at_peak = sorted(zip(rows.over_time.held_bytes[at], rows.over_time.lines, strict=True), reverse=True)[:3]
+        held = [gib_text(sum(rows.over_time.held_bytes[at]))]
+        held += [f"{gib_text(size)} made in {line}" for size, line in at_peak if line not in ("others", NO_STACK)]
         chart = Chart("memory-over-time", say("run", "over_time_chart"), _figure(traces, "allocations and frees"))
-        blocks += [text(_peak_text(rows.over_time)), chart]
+        blocks += [text(say("run", "peak", rank=rows.over_time.rank, held=", ".join(held))), chart]
     if rows.recorded is not None:
         from traceops.render.memory import kinds_table, makers_table, recorded_headline  # most runs recorded none
 
@@ -90,35 +93,19 @@ def in_step_figure(rows: MemoryInStep) -> Figure:
     return _figure(traces, worded("memory_axis"))
 
 
-def _peak_text(rows: MemoryOverTime) -> str:
-    at = rows.moments.index(rows.peak) if rows.peak in rows.moments else 0
-    held = sorted(zip(rows.held_bytes[at], rows.lines, strict=True), reverse=True)[:3]
-    names = [f"{gib_text(size)} made in {line}" for size, line in held if line not in ("others", NO_STACK)]
-    told = ", ".join([gib_text(sum(rows.held_bytes[at])), *names])
-    return say("run", "peak", rank=rows.rank, held=told)
-
-
 def _line(name: str, at: Sequence[float], held: Sequence[float], colour: str) -> dict[str, Any]:
     hover = f"{name}: %{{y:.2f}} GiB<extra></extra>"
     return line(name, at, [size / _GIB for size in held], colour, hovertemplate=hover)
 
 
 def _figure(traces: list[dict[str, Any]], x: str) -> Figure:
-    return laid_out(
-        traces, 10, pixels=22, xaxis={"title": {"text": x}}, yaxis={"title": {"text": "GiB"}, "rangemode": "tozero"},
-        grid_y=True,
-    )  # fmt: skip
+    return laid_out(traces, 10, pixels=22, xaxis=axis(x), yaxis=axis("GiB", rangemode="tozero"), grid_y=True)
 
 
 def _table(ranks: Sequence[MemoryRank]) -> Table:
-    keys = [key for key in MemoryRank.__struct_fields__ if key.endswith("_bytes")]
-    cells = {key: _cell(key, 1 << 20 if key == "grows_bytes" else _GIB) for key in keys}
-    return table_of("memory", ranks, make=cells)
-
-
-def _cell(name: str, unit: int = _GIB) -> Callable[[MemoryRank], Cell]:
-    def make(row: MemoryRank) -> Cell:
-        size = getattr(row, name)
+    def cell(key: str, row: MemoryRank) -> Cell:
+        size, unit = getattr(row, key), 1 << 20 if key == "grows_bytes" else _GIB
         return Cell(UNKNOWN if size is None else f"{size / unit:.2f}")
 
-    return make
+    keys = [key for key in MemoryRank.__struct_fields__ if key.endswith("_bytes")]
+    return table_of("memory", ranks, make={key: partial(cell, key) for key in keys})

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from traceops.core.rank_text import ranks_text
 from traceops.core.words import ROLE_TOLD, ROLES, STEP, StepWords
-from traceops.render.cells import NOT_KNOWN, Cell, Table, name, table_of
+from traceops.render.cells import NOT_KNOWN, Cell, name, table_of
 from traceops.render.document import Block, Section, TableBlock, soft, text
 from traceops.render.report.terms import say, section_of
 from traceops.report.model import Report
-from traceops.report.rows import ExpertsRow, HostSummary, PassRow, RoleRow
+from traceops.report.rows import ExpertsRow, PassRow, RoleRow
 
 _WORTH_PCT = 0.5  # of the step: exposed communication that is worth a line
 
@@ -36,7 +36,7 @@ def roles(report: Report, shown: Sequence[int]) -> Section | None:
 def role_lines(report: Report) -> list[Block]:
     """The terminal's table, where there are several kinds of parallelism."""
     rows = _worth(report)
-    if not _several(report) or not rows:
+    if not rows or sum(row.role != "unknown" for row in report.roles) < 2:
         return []
     cells = {
         "role": lambda row: Cell(ROLES[row.role]),
@@ -58,10 +58,6 @@ def role_sentence(row: RoleRow) -> str:
         "roles", "sentence", label=f"{label[0].upper()}{label[1:]}", exposed=row.exposed_ms, inside=inside,
         mostly=row.host, fused=row.fused,
     )  # fmt: skip
-
-
-def _several(report: Report) -> bool:
-    return sum(row.role != "unknown" for row in report.roles) > 1
 
 
 def _worth(report: Report) -> list[RoleRow]:
@@ -162,14 +158,10 @@ def hosts(report: Report, shown: Sequence[int]) -> Section | None:
     if not report.hosts:
         return None
     words = report.summary.step_words
-    blocks = soft(say("hosts", "intro", words)), TableBlock(hosts_table(report.hosts, words))
-    return section_of("hosts", blocks, hosts=len(report.hosts))
-
-
-def hosts_table(rows: Sequence[HostSummary], words: StepWords) -> Table:
-    """A row a host."""
     cells = {"host": lambda row: name(row.host), "ranks": lambda row: Cell(ranks_text(row.ranks))}
-    return table_of("hosts", list(rows), words, make=cells)
+    table = table_of("hosts", report.hosts, words, make=cells)
+    blocks = soft(say("hosts", "intro", words)), TableBlock(table)
+    return section_of("hosts", blocks, hosts=len(report.hosts))
 
 
 def host_lines(report: Report) -> list[Block]:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, TypedDict
-
-from msgspec import Struct
+from typing import Any
 
 from traceops.core.rank_text import ranks_text
 from traceops.core.words import CAUSES
-from traceops.measure.ledger import IDLE_BUCKETS
 from traceops.render.cells import Cell, Column, value_of
 from traceops.render.report.terms import say, say_first
-from traceops.report.detail import APART_PCT, Detail, alike_ranks
+from traceops.report.detail import APART_PCT, Alike, Detail, alike_ranks
 from traceops.report.model import Report
-from traceops.report.rows import RankRow
 from traceops.report.tables import LatenessRow
 
 MOST_RANKS = 64  # a bar and a table row each
@@ -24,26 +20,14 @@ MOST_NAMED = 16  # ranks that findings name, with a row of their own beside the 
 _FEW = 8  # a finding about more ranks names none of them
 
 
-class ShownGroup(Struct, frozen=True):
-    """A row: one rank, or ranks that are alike, `example` first of what is shown of them."""
-
-    example: int
-    ranks: tuple[int, ...]
-
-    @property
-    def label(self) -> str:
-        """'rank 1', 'rank 1 and 63 alike'."""
-        return f"rank {self.example}" + (f" and {len(self.ranks) - 1} alike" if len(self.ranks) > 1 else "")
-
-
-def groups_of(report: Report) -> tuple[ShownGroup, ...]:
-    """A group a rank up to `MOST_RANKS`; beyond, those that findings name, and the others by kind."""
+def groups_of(report: Report) -> tuple[Alike, ...]:
+    """The rows: one a rank up to `MOST_RANKS`; beyond, those that findings name, and the others by kind."""
     if len(report.ranks) <= MOST_RANKS:
-        return tuple(ShownGroup(row.rank, (row.rank,)) for row in report.ranks)
+        return tuple(Alike((row.rank,), row.rank) for row in report.ranks)
     named = named_ranks(report)
     rest = [row for row in report.ranks if row.rank not in named]
-    kinds = [ShownGroup(kind.example, kind.ranks) for kind in alike_ranks(rest)]
-    return tuple(sorted((*(ShownGroup(rank, (rank,)) for rank in named), *kinds), key=lambda group: group.example))
+    alone = [Alike((rank,), rank) for rank in named]
+    return tuple(sorted((*alone, *alike_ranks(rest)), key=lambda group: group.example))
 
 
 def shown_ranks(report: Report) -> list[int]:
@@ -78,11 +62,6 @@ def outliers(report: Report) -> list[int]:
     return list(dict.fromkeys((*named_ranks(report), *small)))[:MOST_NAMED]
 
 
-def idle_ms(row: RankRow) -> float:
-    """All idle buckets of a rank's row together, ms per step."""
-    return sum(row.bucket_ms(bucket) or 0.0 for bucket in IDLE_BUCKETS)
-
-
 def named_ranks(report: Report) -> tuple[int, ...]:
     """Ranks that findings about few ranks name, the first finding's first."""
     present = {row.rank for row in report.ranks}
@@ -112,15 +91,6 @@ def rank_column(report: Report) -> Column:
 
 
 _FEW_DRAWN = 4  # ranks that a label names one by one
-
-
-class DrawnRank(TypedDict):
-    """A rank with rows in the timeline. host: '' where the run has one; count: ranks that it stands for, and itself."""
-
-    rank: int
-    host: str
-    label: str
-    count: int
 
 
 def drawn_ranks(report: Report, detail: Detail) -> dict[str, Any]:
@@ -154,8 +124,9 @@ def drawn_ranks(report: Report, detail: Detail) -> dict[str, Any]:
     }
 
 
-def _rows(groups: dict[int, list[int]], hosts: dict[int, str], several: bool, all_ranks: int) -> list[DrawnRank]:
-    """In order of hosts, each at its first rank, and of ranks."""
+def _rows(groups: dict[int, list[int]], hosts: dict[int, str], several: bool, all_ranks: int) -> list[dict[str, Any]]:
+    """In order of hosts, each at its first rank, and of ranks. host: '' where the run has one; count: ranks that a row
+    stands for, and itself."""
     first: dict[str, int] = {}
     for rank in sorted(hosts):
         first.setdefault(hosts[rank], rank)

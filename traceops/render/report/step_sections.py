@@ -13,7 +13,6 @@ from itertools import groupby
 from statistics import median
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from traceops.core.rank_text import who
@@ -25,7 +24,7 @@ from traceops.render.cells import Cell, Column, Table, blank_or, build_table, na
 from traceops.render.document import Block, Chart, Section, Span, TableBlock, fold, soft, text
 from traceops.render.report import figures
 from traceops.render.report.compute import kernels_sentence
-from traceops.render.report.rank_groups import MOST_RANKS, group_label, groups_text, idle_ms, rank_column
+from traceops.render.report.rank_groups import MOST_RANKS, group_label, groups_text, rank_column
 from traceops.render.report.terms import BUBBLE, KINDS, NOT_TOLD_APART, TERMS, meanings, say, section_of
 from traceops.report.model import Report
 from traceops.report.rows import RankRow
@@ -97,8 +96,8 @@ def idle(report: Report, shown: Sequence[int]) -> Section:
     drawn: Block = text(say("idle", "none", words))
     if report.steps and idles:
         drawn = Chart("idle", say("idle", "chart", words), figures.idle_figure(report, list(shown)))
-    most = max(report.ranks, key=idle_ms, default=None)
-    facts = {} if most is None else {"idle": idle_ms(most), "idle_by": most.rank}
+    most = max(report.ranks, key=lambda row: row.idle_ms, default=None)
+    facts = {} if most is None else {"idle": most.idle_ms, "idle_by": most.rank}
     return section_of("idle", (drawn, TableBlock(idle_table(report, list(shown)))), words, **facts)
 
 
@@ -195,12 +194,6 @@ class _BucketRow(Struct, frozen=True):
     worst: WorstRank | None = None
 
 
-class _IdleRow(RankRow, frozen=True, kw_only=True):
-    """A rank with its idle time of all causes together, ms per step."""
-
-    idle_ms: float
-
-
 class _StepRow(Struct, frozen=True):
     """A step over all ranks, ms."""
 
@@ -261,21 +254,16 @@ def ranks_table(report: Report, shown: Sequence[int]) -> Table:
 
 def idle_table(report: Report, shown: Sequence[int]) -> Table:
     """Idle time of each shown rank by cause, ms per step."""
-    rows = [_IdleRow(**msgspec.structs.asdict(row), idle_ms=idle_ms(row)) for row in report.ranks]
-    causes = [
-        (f"{b}_ms", TERMS[b].label.removeprefix("Idle: ").capitalize(), TERMS[b].definition) for b in IDLE_BUCKETS
-    ]
-    named = (
-        ("idle_ms", "All idle", say("idle", "all")),
-        *causes,
-        ("input_ms", "In data loading", say("idle", "input")),
-    )
-    apart = _apart(report)
+    named = [("idle_ms", "All idle", say("idle", "all"))]
+    for bucket in IDLE_BUCKETS:
+        term = TERMS[bucket]
+        named.append((f"{bucket}_ms", term.label.removeprefix("Idle: ").capitalize(), term.definition))
+    named.append(("input_ms", "In data loading", say("idle", "input")))
+    apart, every = _apart(report), report.ranks if len(report.ranks) > 2 else ()
     columns = [Column(key, label, title, unit="ms", worst="max", apart=apart) for key, label, title in named]
-    return build_table(
-        say("idle", "caption", report.summary.step_words), (rank_column(report), *columns), rows_of(rows, shown),
-        note=_cut(report, shown), summarize=rows if len(rows) > 2 else (),
-    )  # fmt: skip
+    caption, note = say("idle", "caption", report.summary.step_words), _cut(report, shown)
+    rows = rows_of(report.ranks, shown)
+    return build_table(caption, (rank_column(report), *columns), rows, note=note, summarize=every)
 
 
 def _apart(report: Report) -> float:

@@ -9,12 +9,12 @@ from typing import Any, TextIO
 from msgspec.structs import replace
 
 from traceops.core.claims import phrases
-from traceops.core.findings import Finding, count_checks
+from traceops.core.findings import count_checks
 from traceops.core.units import fixed_text
 from traceops.measure.hta_tables import HtaAgreement
 from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
 from traceops.render.cells import NOT_KNOWN, Cell, table_of
-from traceops.render.document import Block, Code, Span, TableBlock, Text, soft, text
+from traceops.render.document import Block, Code, Span, TableBlock, soft, text
 from traceops.render.finding_blocks import finding_block
 from traceops.render.report.card import card_lines, card_of, shortened, told_first
 from traceops.render.report.compute import kernels_sentence
@@ -53,8 +53,13 @@ def describe_summary(report: Report, written: Path, *, verbose: bool = False) ->
         blocks += [_BLANK, ledger]
     if verbose:
         blocks += [_BLANK, *_details(report)]
-    elif others := _others(report):
-        blocks += [_BLANK, *map(_finding_line, others[:_MOST_FINDINGS])]
+    else:
+        lead = told_first(report)
+        others = [finding for finding in report.findings if finding not in lead]
+        blocks += [_BLANK] * bool(others)
+        for finding in others[:_MOST_FINDINGS]:
+            sentence = f"{MARK[finding.severity]} {shortened(headline_of(finding))} "
+            blocks.append(text(sentence, Span(finding.rule, "soft"), look=f"level-{finding.severity}", indent=(0, 2)))
         if len(others) > _MOST_FINDINGS:
             blocks.append(soft(say("terminal", "more_findings", more=len(others) - _MOST_FINDINGS)))
     blocks.append(_BLANK)
@@ -63,29 +68,13 @@ def describe_summary(report: Report, written: Path, *, verbose: bool = False) ->
     return [*blocks, Code((f"Report: {written}",), look="")]
 
 
-def _others(report: Report) -> list[Finding]:
-    told = told_first(report)
-    return [finding for finding in report.findings if finding not in told]
-
-
-def _finding_line(finding: Finding) -> Text:
-    look = f"level-{finding.severity}"
-    return text(
-        f"{MARK[finding.severity]} {shortened(headline_of(finding))} ",
-        Span(finding.rule, "soft"),
-        look=look,
-        indent=(0, 2),
-    )
-
-
 def _details(report: Report) -> list[Block]:
     """Tables, every finding with its evidence, and what could not be judged."""
     rows, undisturbed = rows_of_run(report), undisturbed_of(report)
     sentences = [] if rows is None else [f"The whole run: {whole_run_sentence(rows, report)}"]
     sentences += [f"{kinds}."] if (kinds := kinds_sentence(report)) else []
-    sentences += (
-        [] if undisturbed is None else [f"Undisturbed: {undisturbed_sentence(undisturbed, typical_of(report))}"]
-    )
+    if undisturbed is not None:
+        sentences.append(f"Undisturbed: {undisturbed_sentence(undisturbed, typical_of(report))}")
     blocks: list[Block] = [
         *_first_steps(report),
         *[text(line, indent=(0, 2)) for line in sentences],
@@ -210,9 +199,7 @@ def _ranks(report: Report) -> TableBlock:
     rows, kinds = list(report.ranks), dict[int, Alike]()
     if len(rows) > _MOST_RANKS:  # a row a kind: keep those that the others wait for, then the idlest
         kinds = {kind.example: kind for kind in alike_ranks(rows, _MOST_RANKS)}
-        rows = [
-            replace(row, late_share=_late_share(rows, kinds[row.rank])) for row in report.ranks if row.rank in kinds
-        ]
+        rows = [replace(row, late_share=_late_share(rows, kinds[row.rank])) for row in rows if row.rank in kinds]
         rows.sort(key=lambda row: (-(row.late_share or 0), -(row.idle_pct or 0)))
 
     def rank(row: RankRow) -> Cell:  # '3', or '1 (+63)' where a row stands for others too

@@ -27,28 +27,16 @@ class BucketTerm(Struct, frozen=True):
     definition: str
 
 
-def _term(bucket: str, colour: str) -> BucketTerm:
-    words = BUCKET_WORDS[bucket]
-    return BucketTerm(words.label, colour, words.definition)
-
-
-COMPUTE = _term("compute", "#0072B2")
-COMM_TRANSFER = _term("comm_transfer", "#E69F00")
-COMM_WAIT = _term("comm_wait", "#D55E00")
-MEMORY = _term("memory", "#CC79A7")
+_COLOURS = {
+    "compute": "#0072B2", "comm_transfer": "#E69F00", "comm_wait": "#D55E00", "comm_unmatched": "#B58B5A",
+    "memory": "#CC79A7", "idle_input": "#009E73", "idle_sync": "#F0E442", "idle_host": "#56B4E9",
+    "idle_dependency": "#7A7A7A", "idle_unknown": "#4D4D4D", "idle_gap": "#BDBDBD",
+}  # fmt: skip
 TERMS: dict[str, BucketTerm] = {
-    "compute": COMPUTE,
-    "comm_transfer": COMM_TRANSFER,
-    "comm_wait": COMM_WAIT,
-    "comm_unmatched": _term("comm_unmatched", "#B58B5A"),
-    "memory": MEMORY,
-    "idle_input": _term("idle_input", "#009E73"),
-    "idle_sync": _term("idle_sync", "#F0E442"),
-    "idle_host": _term("idle_host", "#56B4E9"),
-    "idle_dependency": _term("idle_dependency", "#7A7A7A"),
-    "idle_unknown": _term("idle_unknown", "#4D4D4D"),
-    "idle_gap": _term("idle_gap", "#BDBDBD"),
+    bucket: BucketTerm(BUCKET_WORDS[bucket].label, colour, BUCKET_WORDS[bucket].definition)
+    for bucket, colour in _COLOURS.items()
 }
+COMPUTE, COMM_TRANSFER, COMM_WAIT = TERMS["compute"], TERMS["comm_transfer"], TERMS["comm_wait"]
 NOT_TOLD_APART = "not_told_apart"  # in place of `late`, where a schedule's own bubble is not known
 BUBBLE: dict[str, BucketTerm] = {  # parts of comm_wait, in the order of BubbleTimes
     name: BucketTerm(f"… {label}", COMM_WAIT.colour, definition)
@@ -57,7 +45,7 @@ BUBBLE: dict[str, BucketTerm] = {  # parts of comm_wait, in the order of BubbleT
     )
 }
 TRANSFER = "transfer"  # what the critical path calls a collective with all members there
-KINDS = {"compute": COMPUTE, "comm": COMM_TRANSFER, "memory": MEMORY}
+KINDS = {"compute": COMPUTE, "comm": COMM_TRANSFER, "memory": TERMS["memory"]}
 
 
 def term_of(kind: Any) -> BucketTerm:
@@ -114,16 +102,13 @@ def speed_facts(report: Report) -> list[tuple[str, Cell]]:
         return facts
     if flops.mfu_pct is not None:
         return [*facts, ("MFU", Cell(f"{flops.mfu_pct:.1f} %", f"{_of_peak(flops)}; {flops.peak_source}"))]
-    return [*facts, ("MFU", Cell("–", f"not known: {_why(flops)}", "unknown"))]
+    key = flops.why or ("no_precision" if flops.precision is None else "no_peak")
+    why = say("speed", key, precision=flops.precision, device=flops.device or say("speed", "these"))
+    return [*facts, ("MFU", Cell("–", f"not known: {why}", "unknown"))]
 
 
 def _of_peak(flops: Flops) -> str:
     return f"{number_text(flops.tflops_per_s or 0.0)} of {flops.peak_tflops or 0.0:g} TFLOP/s in {flops.precision}"
-
-
-def _why(flops: Flops) -> str:
-    key = flops.why or ("no_precision" if flops.precision is None else "no_peak")
-    return say("speed", key, precision=flops.precision, device=flops.device or say("speed", "these"))
 
 
 def how_found(report: Report) -> str:

@@ -15,10 +15,10 @@ from traceops.measure.host_places import CodePlace, Unit
 from traceops.measure.recording import SLOWED
 from traceops.render.cells import Cell, Column, Table, table_of
 from traceops.render.document import Block, Chart, Heading, Section, TableBlock, soft, text
-from traceops.render.report.figures import Figure, dots, hover, laid_out, line, worded
+from traceops.render.report.figures import Figure, axis, dots, hover, laid_out, line, worded
 from traceops.render.report.terms import say, say_first, section_of
 from traceops.report.model import Report
-from traceops.report.step_times import HostRow, OccasionRow, StepsRow, UndisturbedRows, WholeRunRows
+from traceops.report.step_times import HostRow, StepsRow, UndisturbedRows, WholeRunRows
 from traceops.rules.whole_run_machine import MACHINE
 from traceops.words.catalogue import texts
 
@@ -32,9 +32,9 @@ _PARTS = (
     ("memory_ms", "copies for"),
     ("idle_ms", "is idle for"),
 )
-_LEAST_PCT = 0.5  # of the step: what is less is not told
+_LEAST_PCT = 0.5  # of the step: what is less is not listed
 _UNSEEN = 0.05  # of the step, beyond the light window's: where it goes is not known
-_APART = 0.02  # of the typical step: what differs less is told as one
+_APART = 0.02  # of the typical step: what differs less is shown as one
 MOST_ROWS = 64
 _TURNS_PCT = 5.0  # of the step: ranks that wait so much longer in one window, and shorter in another
 
@@ -83,13 +83,6 @@ def _stayed(rows: UndisturbedRows) -> dict[str, Any]:
     return {"stayed": " and ".join(known), "may_end": bool(unasked) or not known, "unasked": unasked_of}
 
 
-def _windows(rows: UndisturbedRows) -> str:
-    """'the light window', or 'the mean of 2 light windows (steps 17 to 22, 129 to 134)'."""
-    several = len(rows.windows) if len(rows.windows) > 1 else None
-    steps = ", ".join(f"{one.first} to {one.last}" for one in rows.windows)
-    return say_first("undisturbed", "windows", several=several, steps=steps)
-
-
 def _who_waits(rows: UndisturbedRows) -> dict[str, Any]:
     """Whether the same rank is waited for in all windows, as facts: of one nobody knows, and none where none waits."""
     least_ms = _TURNS_PCT / 100 * rows.step_ms
@@ -111,10 +104,14 @@ def undisturbed(report: Report, _: Sequence[int]) -> Section | None:
     """Where the undisturbed step goes on each rank."""
     if (rows := undisturbed_of(report)) is None:
         return None
-    told = sentence(rows, typical_of(report))
+    main = sentence(rows, typical_of(report))
+    # 'the light window', or 'the mean of 2 light windows (steps 17 to 22, 129 to 134)'
+    steps = ", ".join(f"{one.first} to {one.last}" for one in rows.windows)
+    several = len(rows.windows) if len(rows.windows) > 1 else None
+    windows = say_first("undisturbed", "windows", several=several, steps=steps)
     blocks = (
-        text(told[0].upper() + told[1:]),
-        soft(say("undisturbed", "from", windows=_windows(rows), **_who_waits(rows))),
+        text(main[0].upper() + main[1:]),
+        soft(say("undisturbed", "from", windows=windows, **_who_waits(rows))),
         TableBlock(table_of("undisturbed", rows.ranks[:MOST_ROWS]), "narrow"),
     )
     return section_of("undisturbed", blocks, undisturbed_ms=rows.step_ms)
@@ -210,38 +207,26 @@ def all_steps_figure(rows: WholeRunRows) -> Figure:
     by_rank: dict[int, list[StepsRow]] = defaultdict(list)
     for row in rows.timeline:
         by_rank[row.rank].append(row)
-    traces = (
-        [_line(f"rank {rank}", own, _COLOURS[i % len(_COLOURS)]) for i, (rank, own) in enumerate(by_rank.items())]
-        if len(by_rank) <= MOST_LINES
-        else _spread(by_rank)
-    )
-    most = {row.first: 0.0 for row in rows.timeline}
-    lasts = {row.first: row.last for row in rows.timeline}
+    traces = [] if len(by_rank) <= MOST_LINES else _spread(by_rank)
+    for i, (rank, own) in enumerate(() if traces else by_rank.items()):
+        name, x, y = f"rank {rank}", [row.first for row in own], [row.most_ms for row in own]
+        traces.append(line(name, x, y, _COLOURS[i % len(_COLOURS)], 1.2, hovertemplate=hover("run_step", name=name)))
+    most, lasts = dict[int, float](), {row.first: row.last for row in rows.timeline}
     for row in rows.timeline:
-        most[row.first] = max(most[row.first], row.most_ms)
-    begins = sorted(most)
+        most[row.first] = max(most.get(row.first, 0.0), row.most_ms)
     for i, one in enumerate(one for one in rows.occasions if one.steps):
-        traces.append(_marks(one, begins, lasts, most, _MARKS[i % len(_MARKS)]))
+        places = [first for step in one.steps for first in sorted(most) if first <= step <= lasts[first]]
+        symbol = "circle-open" if one.cause == "unknown" else "circle"
+        marker, name = {"color": _MARKS[i % len(_MARKS)], "size": 7, "symbol": symbol}, _cause_text(one.cause)
+        traces.append(dots(name, places, [most[at] for at in places], marker, worded("run_step", name=name)))
     recorded = sorted({(row.first, row.last) for row in rows.timeline if row.recorded})
     shapes = [
         {"type": "rect", "x0": first - 0.5, "x1": last + 0.5, "xref": "x", "y0": 0, "y1": 1, "yref": "y domain",
          "fillcolor": "rgba(128,128,128,0.15)", "line": {"width": 0}, "layer": "below"}
         for first, last in recorded
     ]  # fmt: skip
-    return laid_out(
-        traces,
-        10,
-        pixels=22,
-        xaxis={"title": {"text": worded("run_axis")}},
-        yaxis={"title": {"text": "ms"}, "rangemode": "tozero"},
-        grid_y=True,
-        shapes=shapes,
-    )
-
-
-def _line(name: str, own: Sequence[StepsRow], colour: str) -> dict[str, Any]:
-    x, y = [row.first for row in own], [row.most_ms for row in own]
-    return line(name, x, y, colour, 1.2, hovertemplate=hover("run_step", name=name))
+    yaxis = axis("ms", rangemode="tozero")
+    return laid_out(traces, 10, pixels=22, xaxis=axis(worded("run_axis")), yaxis=yaxis, grid_y=True, shapes=shapes)
 
 
 def _spread(by_rank: dict[int, list[StepsRow]]) -> list[dict[str, Any]]:
@@ -254,15 +239,6 @@ def _spread(by_rank: dict[int, list[StepsRow]]) -> list[dict[str, Any]]:
     return [line(name, steps, [pick(at[step]) for step in steps], colour, 1.2) for name, pick, colour in chosen]
 
 
-def _marks(
-    one: OccasionRow, begins: Sequence[int], lasts: dict[int, int], most: dict[int, float], colour: str
-) -> dict[str, Any]:
-    places = [first for step in one.steps for first in begins if first <= step <= lasts[first]]
-    name = _cause_text(one.cause)
-    marker = {"color": colour, "size": 7, "symbol": "circle-open" if one.cause == "unknown" else "circle"}
-    return dots(name, places, [most[first] for first in places], marker, worded("run_step", name=name))
-
-
 def _hosts_table(rows: WholeRunRows) -> Table:
     by_place: dict[tuple[Unit, bool], dict[int, HostRow]] = defaultdict(dict)
     for row in rows.hosts:
@@ -272,8 +248,11 @@ def _hosts_table(rows: WholeRunRows) -> Table:
     made = []
     for own in ordered:
         worst = max(own.values(), key=lambda row: row.ms)
+        file = worst.file.rpartition("/")[2]
+        where = f"{file}:{worst.line}"
+        where = where if worst.function == "<module>" else f"{worst.function} ({where})"
         values = {f"rank_{rank}": own[rank].ms if rank in own else 0.0 for rank in ranks}
-        made.append({"where": _where(worst), "text": worst.text or "", "waits": worst.waits, **values})
+        made.append({"where": where, "text": worst.text or "", "waits": worst.waits, **values})
     columns = [Column(f"rank_{rank}", f"Rank {rank} ms", "a typical step", worst="max") for rank in ranks]
     cells = {
         "text": lambda row: Cell(row["text"], css="name"),
@@ -282,26 +261,20 @@ def _hosts_table(rows: WholeRunRows) -> Table:
     return table_of("host_places", made, make=cells, columns=columns)
 
 
-def _where(row: HostRow) -> str:
-    name = row.file.rpartition("/")[2]
-    return f"{name}:{row.line}" if row.function == "<module>" else f"{row.function} ({name}:{row.line})"
-
-
 _SELDOM = ("host_cores", "received_mbs", "sent_mbs", "read_mbs", "from_storage_mbs", "storage")  # in later logs
 
 
 def _machine_table(rows: WholeRunRows) -> Table:
     cells = {
-        "lower": lambda row: Cell(_lower(row.lower_clock_pct)),
+        "lower": lambda row: Cell(
+            ", ".join(
+                f"{why.replace('_', ' ')} {percent_text(pct)}" for why, pct in (row.lower_clock_pct or {}).items()
+            )
+        ),
         "others": lambda row: Cell(", ".join(f"pid {pid}" for pid in row.others_on_gpu[:4])),
     }
     gpu = any(row.mhz is not None or row.most_mhz is not None for row in rows.machine)
-    none: tuple[str, ...] = (
-        () if gpu else ("mhz", "most_mhz", "power_w", "limit_w", "celsius", "lower", "others", "gpu_busy_pct")
-    )
+    of_gpu = ("mhz", "most_mhz", "power_w", "limit_w", "celsius", "lower", "others", "gpu_busy_pct")
+    none: tuple[str, ...] = () if gpu else of_gpu
     none += tuple(name for name in _SELDOM if all(getattr(row, name) is None for row in rows.machine))
     return table_of("machine", rows.machine, make=cells, without=none)
-
-
-def _lower(reasons: dict[str, float] | None) -> str:
-    return ", ".join(f"{name.replace('_', ' ')} {percent_text(pct)}" for name, pct in (reasons or {}).items())

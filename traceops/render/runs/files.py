@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, TextIO
 from urllib.parse import quote
 
-from msgspec import structs
+from msgspec.structs import asdict, replace
 
 from traceops.core.claims import phrases
 from traceops.core.documents import json_text
 from traceops.core.files import FORMATS
 from traceops.core.findings import SEVERITIES, Severity
-from traceops.core.units import UNKNOWN, number_text
+from traceops.core.units import number_text
 from traceops.measure.ledger import BUCKETS
 from traceops.render import document
-from traceops.render.cells import Cell, Column, Table, size, table_of
+from traceops.render.cells import NOT_KNOWN, Cell, Column, Table, number, size, table_of
 from traceops.render.files import write_files
 from traceops.render.report.terms import TERMS
 from traceops.render.writers.csv import csv_text
@@ -105,11 +105,12 @@ def ledger_table(rows: Sequence[RunRow], *, linked: bool) -> Table:
     """Where the recorded step of each run goes: a bar as long as its step, and the buckets in ms."""
     shown = sickest_first([row for row in rows if row.recorded_step_ms])
     longest = max((row.recorded_step_ms or 0.0 for row in shown), default=0.0)
-    columns = [
-        Column(bucket, TERMS[bucket].label, TERMS[bucket].definition, make=_bucket_cell(bucket))
-        for bucket in BUCKETS
-        if any(row.ledger_ms.of(bucket) for row in shown)
-    ]
+
+    def column(bucket: str) -> Column:
+        term = TERMS[bucket]
+        return Column(bucket, term.label, term.definition, make=lambda row: number(row.ledger_ms.of(bucket)))
+
+    columns = [column(bucket) for bucket in BUCKETS if any(row.ledger_ms.of(bucket) for row in shown)]
     cells = {"name": lambda row: name_cell(row, linked), "bar": lambda row: _bar(row, longest)}
     return table_of("run_ledgers", shown, make=cells, columns=columns)
 
@@ -130,22 +131,13 @@ def findings_text(row: RunRow) -> str:
 
 
 def _step_cell(row: RunRow) -> Cell:
-    if row.step_ms is None:
-        return Cell(UNKNOWN, "not known", "unknown")
-    return Cell(number_text(row.step_ms) + ("*" if row.step_profiled else ""))
+    known = number(row.step_ms)
+    return replace(known, text=f"{known.text}*") if row.step_ms is not None and row.step_profiled else known
 
 
 def _compute_cell(row: RunRow) -> Cell:
     compute, step = row.ledger_ms.compute, row.recorded_step_ms
-    return Cell(UNKNOWN, "not known", "unknown") if compute is None or not step else Cell(f"{100 * compute / step:.1f}")
-
-
-def _bucket_cell(bucket: str) -> Callable[[RunRow], Cell]:
-    def cell(row: RunRow) -> Cell:
-        ms = row.ledger_ms.of(bucket)
-        return Cell(UNKNOWN, "not known", "unknown") if ms is None else Cell(number_text(ms))
-
-    return cell
+    return NOT_KNOWN if compute is None or not step else Cell(f"{100 * compute / step:.1f}")
 
 
 def _bar(row: RunRow, longest: float) -> Cell:
@@ -229,32 +221,25 @@ def write_runs(rows: Sequence[RunRow], folder: Path, title: str, formats: tuple[
         contents["runs.json"] = json_text(RunsDocument(runs=tuple(rows)))
     if "csv" in formats:
         # One row per run, one column per bucket of its ledger, its findings in one cell.
-        contents["runs.csv"] = csv_text([_row(row) for row in rows])
+        lines = []
+        for row in rows:
+            own = asdict(row) | {f"{bucket}_ms": row.ledger_ms.of(bucket) for bucket in BUCKETS}
+            own["findings"] = "; ".join(f"{one.rule} {one.severity} {one.count}" for one in row.findings)
+            lines.append({key: value for key, value in own.items() if key != "ledger_ms"})
+        contents["runs.csv"] = csv_text(lines)
     return write_files(contents, set(FILES), folder)
-
-
-def _row(row: RunRow) -> dict[str, object]:
-    own = structs.asdict(row)
-    del own["ledger_ms"]
-    own["findings"] = "; ".join(f"{one.rule} {one.severity} {one.count}" for one in row.findings)
-    return {**own, **{f"{bucket}_ms": row.ledger_ms.of(bucket) for bucket in BUCKETS}}
 
 
 def print_runs(rows: Sequence[RunRow], file: TextIO, written: Path) -> None:
     """The table, runs without a report, and where all of it lies."""
-    write_terminal(describe_summary(rows, written), file)
-
-
-def describe_summary(rows: Sequence[RunRow], written: Path) -> list[document.Block]:
-    """What the terminal says of several runs."""
     said = runs_verdict(rows)
-    return [
-        document.text(f"{MARK[said.level]} {said.sentence}", look=f"level-{said.level}", indent=(0, 2)),
-        *([document.TableBlock(figures_table(rows, linked=False))] if any(not row.problem for row in rows) else []),
-        *(
-            document.text(f"{MARK['error']} {row.name}: {row.problem}", look="level-error", indent=(0, 2))
-            for row in rows
-            if row.problem
-        ),
-        document.Code((f"Runs: {written}",), look=""),
+    blocks: list[document.Block] = [
+        document.text(f"{MARK[said.level]} {said.sentence}", look=f"level-{said.level}", indent=(0, 2))
     ]
+    if any(not row.problem for row in rows):
+        blocks.append(document.TableBlock(figures_table(rows, linked=False)))
+    for row in rows:
+        if row.problem:
+            failed = f"{MARK['error']} {row.name}: {row.problem}"
+            blocks.append(document.text(failed, look="level-error", indent=(0, 2)))
+    write_terminal([*blocks, document.Code((f"Runs: {written}",), look="")], file)

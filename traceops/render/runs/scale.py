@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-import msgspec
 from msgspec.structs import replace
 
 from traceops.core.claims import phrases
 from traceops.core.documents import json_text
-from traceops.core.units import fixed_text, number_text
+from traceops.core.units import UNKNOWN, fixed_text, number_text
 from traceops.core.words import BUCKETS as BUCKET_WORDS
 from traceops.core.words import ROLES
-from traceops.render.cells import Cell, Column, Table
+from traceops.render.cells import Cell, Column, Table, number
 from traceops.render.document import Block, Code, Document, Headline, Section, TableBlock, items, soft, spans, text
 from traceops.render.files import write_files
 from traceops.render.runs.files import markdown_lines, sections
@@ -22,7 +21,7 @@ from traceops.render.writers.csv import struct_csv
 from traceops.render.writers.html import write_html
 from traceops.render.writers.markdown import prose
 from traceops.render.writers.terminal import MARK, write_terminal
-from traceops.runs.scale import LostPart, PredictionRow, ScaleDocument, SizeRow
+from traceops.runs.scale import LostPart, ScaleDocument, SizeRow
 from traceops.words.catalogue import texts
 
 FILES = ("scale.html", "scale.json", "scale.csv", "scale.md")
@@ -80,13 +79,8 @@ def describe(found: ScaleDocument) -> Document:
         made.append(Section("lost", words["rest"], (*lost, soft(words["about"]))))
     if found.predictions:
         said = [f"{by}: {meant}" for by, meant in _BY.items() if any(row.by == by for row in found.predictions)]
-        made.append(
-            Section(
-                "predicted",
-                "Predicted, not measured",
-                (_named("Predicted", predictions_table(found)), items(said, "notes")),
-            )
-        )
+        predicted = (_named("Predicted", predictions_table(found)), items(said, "notes"))
+        made.append(Section("predicted", "Predicted, not measured", predicted))
     return Document(
         title=f"{found.name}: scaling",
         heading=spans(found.name),
@@ -124,12 +118,12 @@ def sizes_table(found: ScaleDocument) -> Table:
         (
             str(row.ranks), "–" if row.hosts is None else str(row.hosts), str(row.captures),
             "–" if row.samples_per_step is None else number_text(row.samples_per_step, 0),
-            number_text(row.samples_per_s), _number(row.step_ms),
+            number_text(row.samples_per_s), number(row.step_ms).text,
             f"{row.speedup:.2f}", f"{row.efficiency_pct:.1f}",
             "–" if row.low_pct is None or row.high_pct is None else f"{row.low_pct:.1f}–{row.high_pct:.1f}",
             "–" if row.gain is None else texts("runs", "scale")[f"gain.{row.gain}"],
-            number_text(row.rank_hours_per_million), _number(row.cost_per_million),
-            _number(row.training_hours), _number(row.training_cost),
+            number_text(row.rank_hours_per_million), number(row.cost_per_million).text,
+            number(row.training_hours).text, number(row.training_cost).text,
         )
         for row in found.sizes
     ]  # fmt: skip
@@ -139,9 +133,8 @@ def sizes_table(found: ScaleDocument) -> Table:
 def lost_text(row: SizeRow) -> str:
     """'4 ranks lose 12.3 ms a recorded step'."""
     lost = row.lost_ms or 0.0
-    return phrases(
-        "runs", "scale", "lost", ranks=row.ranks, lost=lost if lost >= 0 else None, saved=-lost if lost < 0 else None
-    )[0]
+    change: dict[str, Any] = {"lost": lost} if lost >= 0 else {"saved": -lost}
+    return phrases("runs", "scale", "lost", ranks=row.ranks, **change)[0]
 
 
 def lost_table(row: SizeRow) -> Table:
@@ -159,22 +152,14 @@ def predictions_table(found: ScaleDocument) -> Table:
     """A row a prediction; those of measured sizes show how far they are off."""
     rows = [
         (
-            str(row.ranks),
-            ", ".join(map(str, row.from_ranks)),
-            row.by + (", leaves the host" if row.leaves_host else ""),
-            number_text(row.samples_per_s),
-            f"{row.efficiency_pct:.1f}",
-            _error(row),
+            str(row.ranks), ", ".join(map(str, row.from_ranks)),
+            row.by + (", leaves the host" if row.leaves_host else ""), number_text(row.samples_per_s),
+            f"{row.efficiency_pct:.1f}", "not measured" if row.error_pct is None else f"{row.error_pct:+.1f} %",
         )
         for row in found.predictions
-    ]
-    return _table(
-        ["ranks", "from ranks", "by", "samples/s", "efficiency %", "against measured"], rows, words=("by", "from ranks")
-    )
-
-
-def _error(row: PredictionRow) -> str:
-    return "not measured" if row.error_pct is None else f"{row.error_pct:+.1f} %"
+    ]  # fmt: skip
+    heads = ["ranks", "from ranks", "by", "samples/s", "efficiency %", "against measured"]
+    return _table(heads, rows, words=("by", "from ranks"))
 
 
 def _part(part: LostPart) -> str:
@@ -182,18 +167,13 @@ def _part(part: LostPart) -> str:
     return name if part.role is None else f"{name} ({ROLES[part.role]})"
 
 
-def _number(value: float | None) -> str:
-    return fixed_text(None, 0) if value is None else number_text(value)
-
-
 def _table(heads: list[str], rows: Sequence[tuple[str, ...]], words: tuple[str, ...] = ()) -> Table:
     """Without columns that nobody knows."""
-    unknown = fixed_text(None, 0)
-    kept = [place for place in range(len(heads)) if any(row[place] != unknown for row in rows)]
+    kept = [place for place in range(len(heads)) if any(row[place] != UNKNOWN for row in rows)]
     columns = tuple(Column(heads[place], heads[place], number=heads[place] not in words) for place in kept)
     return Table("", columns, tuple(tuple(Cell(row[place]) for place in kept) for row in rows))
 
 
 def _named(name: str, table: Table) -> TableBlock:
     """A table with a name of its own on the page."""
-    return TableBlock(msgspec.structs.replace(table, caption=name))
+    return TableBlock(replace(table, caption=name))

@@ -9,9 +9,9 @@ from msgspec import structs
 
 from traceops.core.claims import phrases
 from traceops.core.documents import json_text
-from traceops.core.units import fixed_text, ms_text, number_text
+from traceops.core.units import UNKNOWN, fixed_text, ms_text, number_text
 from traceops.core.words import BUCKETS as BUCKET_WORDS
-from traceops.render.cells import Cell, Column, Table
+from traceops.render.cells import Cell, Column, Table, number
 from traceops.render.document import Block, Code, Document, Headline, Section, TableBlock, soft, spans, text
 from traceops.render.files import write_files
 from traceops.render.runs.files import findings_text, markdown_lines, sections
@@ -48,10 +48,14 @@ def print_sweep(found: SweepDocument, file: TextIO, written: Path) -> None:
         text(f"{MARK[said.level]} {said.sentence}", look=f"level-{said.level}", indent=(0, 2)),
         *([text(why, indent=(0, 2))] if (why := why_text(found)) else []),
         TableBlock(_table(found, notes=False)),
-        *(text(note, indent=(0, 2)) for note in _notes(found)),
-        Code((f"Sweep: {written}",), look=""),
     ]
-    write_terminal(blocks, file)
+    # Each reason once, 'a, b: not trained: the time was up': a terminal has no room for a column of sentences.
+    labels: dict[str, list[str]] = {}
+    for point in ranked(found):
+        labels.setdefault(point.reason, []).append(point.label)
+    for reason, of in labels.items():
+        blocks += [text(f"{', '.join(of)}: {reason.rstrip('.')}.", indent=(0, 2))] if reason else []
+    write_terminal([*blocks, Code((f"Sweep: {written}",), look="")], file)
 
 
 def describe(found: SweepDocument) -> Document:
@@ -106,63 +110,43 @@ def ranked(found: SweepDocument) -> list[PointRow]:
     return sorted(found.points, key=lambda point: (point.behind_pct is None, point.behind_pct or 0.0))
 
 
-def _notes(found: SweepDocument) -> list[str]:
-    """'a, b: not trained: the time was up', each reason once; a terminal has no room for a column of sentences."""
-    labels: dict[str, list[str]] = {}
-    for point in ranked(found):
-        if point.reason:
-            labels.setdefault(point.reason, []).append(point.label)
-    return [f"{', '.join(of)}: {reason.rstrip('.')}." for reason, of in labels.items()]
-
-
 def _table(found: SweepDocument, notes: bool = True) -> Table:
     rows = [_cells(found, point) for point in ranked(found)]
     heads = [head for head in rows[0] if notes or head != "note"]
-    unknown = fixed_text(None, 0)
-    kept = [head for head in heads if any(row[head] not in (unknown, "") for row in rows)]
+    kept = [head for head in heads if any(row[head] not in (UNKNOWN, "") for row in rows)]
     columns = tuple(Column(head, head, number=head not in (*found.varied, "findings", "note")) for head in kept)
     return Table("", columns, tuple(tuple(Cell(row[head]) for head in kept) for row in rows))
 
 
 def _cells(found: SweepDocument, point: PointRow) -> dict[str, str]:
     """A row of the table; a run that finished gives its ledger."""
-    own = [row for row in found.runs if not row.problem and row.name in _folders(found, point)]
-    row = own[0] if own else None
+    place = found.points.index(point)
+    folders = {trial.folder for trial in found.trials if trial.point == place}
+    own = [row for row in found.runs if not row.problem and row.name in folders]
+    row = own[0] if own else RunRow(name="", path="")
+
+    def share(bucket: str) -> str:
+        ms, step = row.ledger_ms.of(bucket), row.recorded_step_ms
+        return fixed_text(None if ms is None or not step else 100 * ms / step, 1)
+
     return {
         **point.settings,
-        "samples/s": _number(point.samples_per_s),
-        "step ms": _number(point.step_ms),
+        "samples/s": number(point.samples_per_s).text,
+        "step ms": number(point.step_ms).text,
         "± %": fixed_text(point.spread_pct, 1),
         "behind %": fixed_text(point.behind_pct, 1),
-        "MFU %": fixed_text(row.mfu_pct if row else None, 1),
-        "compute %": _share(row, "compute"),
-        "transfer %": _share(row, "comm_transfer"),
-        "wait %": _share(row, "comm_wait"),
-        "input %": _share(row, "idle_input"),
-        "overlap %": fixed_text(row.overlap_pct if row else None, 1),
-        "traffic MB": fixed_text(
-            None if row is None or row.collective_bytes is None else row.collective_bytes / 1e6, 2
-        ),
-        "peak GB": fixed_text(None if row is None or not row.peak_memory_bytes else row.peak_memory_bytes / 1e9, 2),
+        "MFU %": fixed_text(row.mfu_pct, 1),
+        "compute %": share("compute"),
+        "transfer %": share("comm_transfer"),
+        "wait %": share("comm_wait"),
+        "input %": share("idle_input"),
+        "overlap %": fixed_text(row.overlap_pct, 1),
+        "traffic MB": fixed_text(None if row.collective_bytes is None else row.collective_bytes / 1e6, 2),
+        "peak GB": fixed_text(row.peak_memory_bytes / 1e9 if row.peak_memory_bytes else None, 2),
         "trained": str(point.trained),
-        "findings": "" if row is None else findings_text(row),
+        "findings": findings_text(row) if own else "",
         "note": point.reason,
     }
-
-
-def _folders(found: SweepDocument, point: PointRow) -> set[str]:
-    place = found.points.index(point)
-    return {trial.folder for trial in found.trials if trial.point == place}
-
-
-def _share(row: RunRow | None, bucket: str) -> str:
-    ms = None if row is None else row.ledger_ms.of(bucket)
-    step = None if row is None else row.recorded_step_ms
-    return fixed_text(None if ms is None or not step else 100 * ms / step, 1)
-
-
-def _number(value: float | None) -> str:
-    return fixed_text(None, 0) if value is None else number_text(value)
 
 
 def _csv_row(found: SweepDocument, point: PointRow) -> dict[str, object]:

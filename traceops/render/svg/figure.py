@@ -25,8 +25,13 @@ def plot_of(figure: Mapping[str, Any]) -> plot.Plot:
         if trace.get("type") not in TYPES:
             raise ValueError(f"a figure has a trace of type {trace.get('type')!r}; pages draw {', '.join(TYPES)}")
     frame = _frame(traces, layout)
-    marks = [*_grid(frame, layout), *_shapes(layout, frame, below=True), *_traces(traces, layout, frame)]
+    by_type = {kind: [trace for trace in traces if trace["type"] == kind] for kind in TYPES}
+    marks = [*_grid(frame, layout), *_shapes(layout, frame, below=True)]
+    marks += [*bars(by_type["bar"], layout, frame), *boxes(by_type["box"], frame)]
+    marks += [mark for trace in by_type["heatmap"] for mark in heat_map(trace, frame)]
+    marks += [mark for trace in by_type["scatter"] for mark in points(trace, frame)]
     marks += [*_shapes(layout, frame, below=False), *_notes(layout, frame)]
+    rows = _rows(frame)
     rows = _rows(frame)
     return plot.Plot(
         height=round(frame.height, 1),
@@ -67,18 +72,6 @@ def _frame(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any]) -> pl
     above = any(note.get("yanchor") == "bottom" and _domain(note, "y") for note in layout.get("annotations", ()))
     top = _NOTE_PX if above else 0.0
     return plot.PlotFrame(x, y, max(height, 24.0) + top, top)
-
-
-def _traces(
-    traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], frame: plot.PlotFrame
-) -> Iterator[plot.Mark]:
-    by_type = {kind: [trace for trace in traces if trace["type"] == kind] for kind in TYPES}
-    yield from bars(by_type["bar"], layout, frame)
-    yield from boxes(by_type["box"], frame)
-    for trace in by_type["heatmap"]:
-        yield from heat_map(trace, frame)
-    for trace in by_type["scatter"]:
-        yield from points(trace, frame)
 
 
 def _grid(frame: plot.PlotFrame, layout: Mapping[str, Any]) -> Iterator[plot.Mark]:

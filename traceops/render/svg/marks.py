@@ -353,15 +353,10 @@ def _marks(lane: StepLane, end: float, top: float) -> Iterator[plot.Mark]:
             yield plot.Segment(round(x, 3), y - 4, round(x, 3), y + 1, colour, 2)
         if not mark.text:
             continue
-        at, anchor = _place(left, right, plot.narrow_pct(mark.text))
+        # Its text stands in the middle, or from or to an end of the mark where a narrow page cuts less.
+        middle, needs = (left + right) / 2, plot.narrow_pct(mark.text)
+        places: list[tuple[float, plot.Anchor, float]] = [  # and where it begins
+            (middle, "middle", middle - needs / 2), (left, "start", left), (right, "end", right - needs),
+        ]  # fmt: skip
+        at, anchor, _ = min(places, key=lambda one: max(-one[2], 0.0) + 2 * max(one[2] + needs - 100, 0.0))
         yield plot.Note(round(at, 3), top + _TEXT, mark.text, anchor, "mark")
-
-
-def _place(left: float, right: float, needs: float) -> tuple[float, plot.Anchor]:
-    """Where a text below a mark stands: in its middle, or from or to an end of it where a narrow page cuts less."""
-    middle = (left + right) / 2
-    places: list[tuple[float, plot.Anchor, float]] = [  # and where it begins
-        (middle, "middle", middle - needs / 2), (left, "start", left), (right, "end", right - needs),
-    ]  # fmt: skip
-    at, anchor, _ = min(places, key=lambda one: max(-one[2], 0.0) + 2 * max(one[2] + needs - 100, 0.0))
-    return at, anchor

@@ -183,7 +183,8 @@ class Axis(msgspec.Struct, frozen=True):
 def axis_of(layout: Mapping[str, Any], values: Sequence[Any], ends: Sequence[Any] = (), most: int = 7) -> Axis:
     """The axis of these values; `ends` belong to its range too but are no categories (bases, ends of bars)."""
     log = layout.get("type") == "log"
-    names = _names(layout, values)
+    named = layout.get("type") == "category" or any(isinstance(value, str) for value in values)
+    names = tuple(dict.fromkeys(str(value) for value in layout.get("categoryarray") or values)) if named else ()
     known = [float(v) for v in (*values, *ends) if isinstance(v, (int, float)) and math.isfinite(v)]
     if "range" in layout:
         low, high = (float(end) for end in layout["range"])
@@ -224,13 +225,6 @@ def nice_ticks(low: float, high: float, most: int = 6) -> list[tuple[float, str]
 def number_text(value: float, decimals: int) -> str:
     """With thousands apart, never with a power of ten."""
     return f"{value + 0.0:,.{decimals}f}"
-
-
-def _names(layout: Mapping[str, Any], values: Iterable[Any]) -> tuple[str, ...]:
-    if layout.get("type") != "category" and not any(isinstance(value, str) for value in values):
-        return ()
-    given = layout.get("categoryarray") or values
-    return tuple(dict.fromkeys(str(value) for value in given))
 
 
 def _span(known: Sequence[float], *, tozero: bool) -> tuple[float, float]:

@@ -70,19 +70,19 @@ LINE = 17  # px from one line of text to the next
 
 def nic_lines(machine: Machine, nic: Nic, used: bool) -> list[tuple[str, str]]:
     """A NIC's label, name, kind and speed, the GPUs it is near, and what is wrong; each with its mark."""
-    lines = [(nic.label, "who")]
-    if nic.name and nic.name != nic.label:
-        lines.append((nic.name, ""))
-    about = [nic.kind or "", "" if nic.speed_gbs is None else f"{rate_text(nic.speed_gbs)} GB/s"]
-    lines += [(text, "") for text in (" ".join(filter(None, about)), near_text(machine, nic)) if text]
-    if nic.bonded:
-        lines.append(("bonded", ""))
-    if nic.up is False:
-        lines.append(("down", "bad"))
+    speed = "" if nic.speed_gbs is None else f"{rate_text(nic.speed_gbs)} GB/s"
     pcie, narrow = pcie_text(nic.pcie, [other.pcie for other in machine.nics])
-    if narrow:
-        lines.append((pcie, "bad"))
-    return lines + ([("NCCL uses it", "who")] if used else [])
+    lines = (
+        (nic.label, "who"),
+        ("" if nic.name == nic.label else nic.name or "", ""),
+        (" ".join(filter(None, (nic.kind, speed))), ""),
+        (near_text(machine, nic), ""),
+        ("bonded" if nic.bonded else "", ""),
+        ("down" if nic.up is False else "", "bad"),
+        (pcie if narrow else "", "bad"),
+        ("NCCL uses it" if used else "", "who"),
+    )
+    return [(text, mark) for text, mark in lines if text]
 
 
 def bar_lines(joined: Joined, name: str, width: float) -> list[tuple[str, str]]:
@@ -116,6 +116,18 @@ def links_missing(gpu: Gpu, most: int) -> str:
         return f"{gpu.nvlinks_down} NVLinks down" if gpu.nvlinks_down else ""
     whole = max(most, gpu.nvlinks + gpu.nvlinks_down)
     return f"{gpu.nvlinks}/{whole} NVLinks" if gpu.nvlinks < whole else ""
+
+
+def gpu_title(gpu: Gpu) -> str:
+    """What hovering over a GPU shows."""
+    gbs = None if gpu.nvlink_gbs is None else rate_text(gpu.nvlink_gbs)
+    about = [
+        gpu.name,
+        gpu.bus_id,
+        gpu.cpus and f"near CPUs {gpu.cpus}",
+        say("gpu_links", links=gpu.nvlinks or None, gbs=gbs),
+    ]
+    return "\n".join([gpu.label, *filter(None, about)])
 
 
 def nic_title(nic: Nic) -> str:
@@ -181,7 +193,7 @@ class _Plan:
 
     def in_one_row(self) -> bool:
         """Whether all GPUs stand beside each other."""
-        return len(self._rows()) == 1 and self._gpu_rows() == 1
+        return len(self._rows()) == 1 and all(len(node.gpus) <= self._across(node) for node in self._shape.nodes)
 
     def drawing(self) -> FigureDrawing:
         rows, shape, drawing = self._rows(), self._shape, self._drawing
@@ -248,45 +260,33 @@ class _Plan:
         across = self._across(node)
         return max(across * self._device + (across - 1) * _GAP + 2 * _PAD, _LEAST_NODE)
 
-    def _gpu_rows(self) -> int:
-        return max((-(-len(node.gpus) // self._across(node)) for node in self._shape.nodes), default=0)
-
     def _height(self, node: Node) -> float:
         inner = self._width(node) - 2 * _PAD
         height = float(2 * _PAD + LINE)
-        gpu_rows, nic_rows = (-(-len(devices) // self._across(node)) for devices in (node.gpus, node.nics))
-        if gpu_rows:
-            height += gpu_rows * (self._gpu_height() + _GAP + 4)
+        if node.gpus:
+            height += -(-len(node.gpus) // self._across(node)) * (self._gpu_height() + _GAP + 4)
         if node.near is not None:
             height += bar_height(bar_lines(node.near, "PCIe", inner)) + _GAP
-        if nic_rows:
-            height += nic_rows * (self._nic_height() + _GAP)
+        if node.nics:
+            height += -(-len(node.nics) // self._across(node)) * (self._nic_height() + _GAP)
         return height
 
     def _gpu_height(self) -> float:
         return 12 + LINE * max((len(self._gpu_lines(gpu)) for gpu in self._machine.gpus), default=1)
 
     def _gpu_lines(self, gpu: Gpu) -> list[tuple[str, str]]:
-        # Label a GPU with its model where they differ, its PCIe link, missing NVLinks and fault; each has its mark.
-        fault = self._shape.faults.get(gpu.label, "")
+        """A GPU's label, its model where they differ, its PCIe link, missing NVLinks and fault; each with its mark."""
         gpus = self._machine.gpus
-        lines = [(gpu.label, "who")]
-        if len({other.name for other in gpus}) > 1 and gpu.name:
-            lines.append((gpu.name.removeprefix("NVIDIA "), ""))
+        model = (gpu.name or "").removeprefix("NVIDIA ") if len({other.name for other in gpus}) > 1 else ""
         pcie, narrow = pcie_text(gpu.pcie, [other.pcie for other in gpus])
-        if pcie:
-            lines.append((pcie, "bad" if narrow else ""))
-        most = max((other.nvlinks or 0 for other in gpus), default=0)
-        if links := links_missing(gpu, most):
-            lines.append((links, "bad"))
-        if fault:
-            lines.append((fault, "bad"))
-        return lines
+        links = links_missing(gpu, max(other.nvlinks or 0 for other in gpus))
+        fault = self._shape.faults.get(gpu.label, "")
+        lines = ((gpu.label, "who"), (model, ""), (pcie, "bad" if narrow else ""), (links, "bad"), (fault, "bad"))
+        return [line for line in lines if line[0]]
 
     def _nic_height(self) -> float:
-        return 12 + LINE * max(
-            (len(nic_lines(self._machine, nic, nic.name in self._used)) for nic in self._machine.nics), default=1
-        )
+        lines = [nic_lines(self._machine, nic, nic.name in self._used) for nic in self._machine.nics]
+        return 12 + LINE * max(map(len, lines), default=1)
 
     def _node(self, node: Node, left: float, top: float, height: float, hub: float | None) -> list[float]:
         """Draw a NUMA node; returns the heights of the rails its GPUs hang off, where they are not in one row."""
@@ -297,13 +297,7 @@ class _Plan:
         for start in range(0, len(node.gpus), across):
             for place, gpu in enumerate(node.gpus[start : start + across]):
                 x = left + _PAD + place * (self._device + _GAP)
-                # Hovering over a GPU shows this.
-                about = [gpu.name or "", gpu.bus_id or "", "" if gpu.cpus is None else f"near CPUs {gpu.cpus}"]
-                gbs = None if gpu.nvlink_gbs is None else rate_text(gpu.nvlink_gbs)
-                about.append(say("gpu_links", links=gpu.nvlinks or None, gbs=gbs))
-                self._device_box(
-                    x, y, self._gpu_height(), "gpu", self._gpu_lines(gpu), "\n".join([gpu.label, *filter(None, about)])
-                )
+                self._device_box(x, y, self._gpu_height(), "gpu", self._gpu_lines(gpu), gpu_title(gpu))
                 self._gpu_places[gpu.label] = x + self._device / 2, y
                 if self._shape.hub is not None:
                     rail = y - _RAIL if hub is None else hub
@@ -315,11 +309,9 @@ class _Plan:
             y = self._bar(node.near, left + _PAD, y, width - 2 * _PAD, "near", "PCIe") + _GAP
         for start in range(0, len(node.nics), across):
             for place, nic in enumerate(node.nics[start : start + across]):
-                x = left + _PAD + place * (self._device + _GAP)
-                css = "nic used" if nic.name in self._used else "nic"
-                self._device_box(
-                    x, y, self._nic_height(), css, nic_lines(self._machine, nic, nic.name in self._used), nic_title(nic)
-                )
+                x, used = left + _PAD + place * (self._device + _GAP), nic.name in self._used
+                lines = nic_lines(self._machine, nic, used)
+                self._device_box(x, y, self._nic_height(), "nic used" if used else "nic", lines, nic_title(nic))
             y += self._nic_height() + _GAP
         return rails
 
@@ -357,8 +349,12 @@ class _Plan:
         """Direct links with their two ports and their lane, short ones inside."""
         spans = {joined: self._ports(joined) for joined in self._shape.direct}
         linked = sorted(spans, key=lambda joined: (spans[joined][1] - spans[joined][0], spans[joined]))
-        lanes = _lanes([spans[joined] for joined in linked])
-        return [(joined, spans[joined], lane) for joined, lane in zip(linked, lanes, strict=True)]
+        placed: list[tuple[Joined, tuple[float, float], int]] = []
+        for joined in linked:  # each in the lowest lane in which it meets none before it
+            low, high = spans[joined]
+            taken = {lane for _, (a, b), lane in placed if low <= b and a <= high}
+            placed.append((joined, spans[joined], min(set(range(len(spans))) - taken)))
+        return placed
 
     def _brackets(self) -> None:
         """Direct links as brackets above a row of GPUs, or beside a column of them."""
@@ -385,15 +381,6 @@ class _Plan:
         if self._down:
             return x + self._device / 2, y + self._gpu_height() * along
         return x + self._device * (along - 0.5), y
-
-
-def _lanes(spans: Sequence[tuple[float, float]]) -> list[int]:
-    """For each span the lowest lane in which it meets no span before it."""
-    lanes: list[int] = []
-    for number, (low, high) in enumerate(spans):
-        taken = {lane for (a, b), lane in zip(spans[:number], lanes, strict=True) if low <= b and a <= high}
-        lanes.append(next(lane for lane in range(len(spans) + 1) if lane not in taken))
-    return lanes
 
 
 _MOST_DIRECT = 8  # pairs, and ways to be joined, in a description
@@ -424,25 +411,17 @@ def topology_figure(
     own = [one for one in measured if machine.host is None or one.host is None or same_host(one.host, machine.host)]
     shape = replace(shape_of(machine, own, ways), faults=faults or {})
     used = {way.device.partition(":")[0] for way in ways if way.device}
+    names = sorted({gpu.name for gpu in machine.gpus if gpu.name})
+    gpus = f"{len(machine.gpus)} × {' and '.join(names)}" if names else count(machine.gpus, "GPU")
+    title = (machine.host, gpus if machine.gpus else "no GPU", say("alike", others=others or None))
     return Figure(
-        _title(machine, others),
+        " · ".join(filter(None, title)),
         description(machine, shape),
         _collectives(own, len(machine.gpus)),
         _problems(machine, shape),
         shape.leaving,
         (draw(machine, shape, used, narrow=False), draw(machine, shape, used, narrow=True)),
     )
-
-
-def _title(machine: Machine, others: int) -> str:
-    names = sorted({gpu.name for gpu in machine.gpus if gpu.name})
-    parts = [machine.host or ""]
-    if machine.gpus:
-        parts.append(f"{len(machine.gpus)} × {' and '.join(names)}" if names else count(machine.gpus, "GPU"))
-    else:
-        parts.append("no GPU")
-    parts.append(say("alike", others=others or None))
-    return " · ".join(part for part in parts if part)
 
 
 def description(machine: Machine, shape: MachineShape) -> str:
@@ -472,11 +451,11 @@ def _direct_text(direct: Sequence[Joined]) -> str:
     alike: dict[str, list[str]] = {}
     for one in direct:
         alike.setdefault(", ".join(one.texts), []).append("–".join(one.pairs[0]))
-    text = ""
-    for said, pairs in list(alike.items())[:_MOST_DIRECT]:
+    text, known = "", list(alike.items())
+    for said, pairs in known[:_MOST_DIRECT]:
         more = f" {say('more_pairs', more=len(pairs) - _MOST_DIRECT)}" if len(pairs) > _MOST_DIRECT else ""
         text += f" {', '.join(pairs[:_MOST_DIRECT])}{more}: {said}."
-    left = sum(len(pairs) for pairs in list(alike.values())[_MOST_DIRECT:])
+    left = sum(len(pairs) for _, pairs in known[_MOST_DIRECT:])
     return f"{text} {say('more_links', left=left)}" if left else text
 
 

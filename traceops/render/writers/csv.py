@@ -109,16 +109,14 @@ def _path_row(row: PathRow) -> dict[str, object]:
 
 def findings_csv(findings: Sequence[Finding]) -> str:
     """A row a finding; its evidence in one cell."""
-    return csv_text([_finding_row(finding) for finding in findings], _FINDING_COLUMNS)
-
-
-def _finding_row(finding: Finding) -> dict[str, object]:
-    evidence = "; ".join(
-        quote_text(e)
-        if e.file is not None
-        else f"{e.metric}={value_text(e)}{' ' + e.unit if e.unit else ''}"
-        + (f" (rank {e.rank})" if e.rank is not None else "")
-        for e in finding.evidence
-    )
-    values = {name: getattr(finding, name) for name in _FINDING_COLUMNS if name != "evidence"}
-    return {**values, "evidence": evidence}
+    rows = []
+    for finding in findings:
+        evidence = "; ".join(
+            quote_text(e)
+            if e.file is not None
+            else f"{e.metric}={value_text(e)}{' ' + e.unit if e.unit else ''}"
+            + (f" (rank {e.rank})" if e.rank is not None else "")
+            for e in finding.evidence
+        )
+        rows.append({**msgspec.structs.asdict(finding), "evidence": evidence})
+    return csv_text(rows, _FINDING_COLUMNS)

@@ -91,67 +91,6 @@ def _made_of(bucket: Bucket) -> bytes:
     return hashlib.sha256(importlib.util.MAGIC_NUMBER + bc_magic + repr(settings).encode()).digest()
 
 
-def html_page(
-    template: str,
-    styles: Sequence[str],
-    content: Mapping[str, object],
-    *,
-    figures: Mapping[str, object] | None,
-    plotlyjs: str,
-    scripts: Sequence[str],
-) -> bytes:
-    """A page in UTF-8: a template, style sheets and scripts by name, what the template shows.
-
-    figures: by the id of their element, for plotly.js, which draws them anew over what the page shows. plotlyjs:
-    'none' leaves it out, 'inline' works offline (1.5 MB), 'cdn' needs the network; it comes last in the page.
-    Everything that came from a trace is escaped, and a content security policy admits the page's own scripts only.
-    Raises ValueError for another `plotlyjs`, InputError where plotly.js is missing.
-    """
-    if plotlyjs not in PLOTLYJS:
-        raise ValueError(f"plotlyjs is one of {', '.join(PLOTLYJS)}, not {plotlyjs!r}")
-    own = [template_text(name) for name in scripts]
-    interactive = bool(figures) and plotlyjs != "none"
-    library, library_hash = plotly_js() if interactive else (b"", "")
-    if interactive:
-        own.append(template_text("interactive.js"))
-    source = plotly_js_source(library) if interactive and plotlyjs == "cdn" else ""
-    hashes = [script_hash(script.encode()) for script in own]
-    if interactive and not source:
-        hashes.insert(0, library_hash)
-    text = (
-        environment()
-        .get_template(template)
-        .render(
-            css="".join(template_text(name) for name in styles),
-            library=_HERE if interactive and not source else "",
-            library_source=source,
-            library_hash=library_hash,
-            figure_data=script_json(figures) if interactive else "",
-            scripts=own,
-            policy=policy(hashes, library_hash if source else ""),
-            version=__version__,
-            **content,
-        )
-    )
-    if not interactive or source:
-        return _bytes(text)
-    # 1.5 MB that need no escaping go in last, as bytes; what comes after them is the template's own.
-    before, _, after = text.rpartition(_HERE)
-    return b"".join((_bytes(before), library, _bytes(after)))
-
-
-def fragment(template: str, styles: Sequence[str], content: Mapping[str, object]) -> str:
-    """A part of a page for a place inside another page, in an element of the class `traceops-report`. What it links to
-    on its own page and does not hold is said without a link."""
-    css = scoped_css("".join(template_text(name) for name in styles), ".traceops-report")
-    text = environment().get_template(template).render(css=css, version=__version__, **content)
-    there = set(re.findall(r' id="([^"]+)"', text))
-    text = _LINK.sub(lambda link: link[0] if link["to"] in there else link["words"], text)
-    own = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:8]  # another part of the same page has its ids
-    text = _ID.sub(lambda found: f"{found[0]}t{own}-", text)
-    return _CONTROL.sub("\ufffd", text).encode("utf-8", "replace").decode()
-
-
 def scoped_css(css: str, scope: str) -> str:
     """A style sheet of ours that counts only inside elements of `scope`, which stand for the page (CSS nesting)."""
     inside = re.sub(r"(?m)(^|[\s,{}])(?::root|html|body)(?=\s*[,{])", r"\1&", css)
@@ -161,12 +100,6 @@ def scoped_css(css: str, scope: str) -> str:
 def _bytes(text: str) -> bytes:
     """In UTF-8; a page has no control characters, whatever the names in it have."""
     return _CONTROL.sub("\ufffd", text).encode("utf-8", "replace")
-
-
-def prepare(*templates: str) -> None:
-    """Read what a page needs whatever it will say, while others work."""
-    for template in templates:
-        environment().get_template(template)
 
 
 @functools.cache
@@ -217,30 +150,52 @@ FRAGMENT = "fragment.html.j2"
 
 
 def write_html(document: Document, *, plotlyjs: str = "none") -> bytes:
-    """The page in UTF-8. Its charts are SVG; it holds no script but those that the document
-    names, and one that sorts and searches tables where there are any.
+    """The page in UTF-8. Its charts are SVG; it holds no script but those that the document names, and one that sorts
+    and searches tables where there are any.
 
     plotlyjs: 'inline' and 'cdn' let plotly.js draw the charts anew, to zoom and hide series: offline with 1.5 MB more,
     or from the network. Every word is escaped, and a content security policy admits the page's own scripts only.
     Raises ValueError for another `plotlyjs`, InputError where plotly.js is missing.
     """
-    figures = document.charts
-    tables = any(isinstance(block, TableBlock | FindingBlock | Checks) for block in document.all_blocks)
-    return html_page(
-        TEMPLATE,
-        (*document.styles, *(("tables.css",) if tables else ())),
-        _content(document, figures),
-        figures=figures,
-        plotlyjs=plotlyjs,
-        scripts=(*document.scripts, *(("tables.js",) if tables else ())),
-    )
+    if plotlyjs not in PLOTLYJS:
+        raise ValueError(f"plotlyjs is one of {', '.join(PLOTLYJS)}, not {plotlyjs!r}")
+    figures, styles, scripts = document.charts, list(document.styles), list(document.scripts)
+    if any(isinstance(block, TableBlock | FindingBlock | Checks) for block in document.all_blocks):
+        styles.append("tables.css")
+        scripts.append("tables.js")
+    interactive = bool(figures) and plotlyjs != "none"
+    scripts += ["interactive.js"] if interactive else []
+    library, library_hash = plotly_js() if interactive else (b"", "")
+    source = plotly_js_source(library) if interactive and plotlyjs == "cdn" else ""
+    own = [template_text(name) for name in scripts]
+    hashes = [script_hash(script.encode()) for script in own]
+    if interactive and not source:
+        hashes.insert(0, library_hash)
+    text = environment().get_template(TEMPLATE).render(
+        css="".join(map(template_text, styles)), library=_HERE if interactive and not source else "",
+        library_source=source, library_hash=library_hash, figure_data=script_json(figures) if interactive else "",
+        scripts=own, policy=policy(hashes, library_hash if source else ""), version=__version__,
+        **_content(document, figures),
+    )  # fmt: skip
+    if not interactive or source:
+        return _bytes(text)
+    # 1.5 MB that need no escaping go in last, as bytes; what comes after them is the template's own.
+    before, _, after = text.rpartition(_HERE)
+    return b"".join((_bytes(before), library, _bytes(after)))
 
 
 def write_fragment(document: Document) -> str:
-    """What a notebook shows of a document: heading, verdict, what stands above its sections, and its findings. No
-    script; its style sheets count inside of it only. Every word is escaped."""
+    """What a notebook shows of a document, in an element of the class `traceops-report`: heading, verdict, what stands
+    above its sections, and its findings. No script; its style sheets count inside of it only. What it links to on its
+    own page and does not hold is shown without a link. Every word is escaped."""
     shown = replace(document, sections=tuple(one for one in document.sections if one.id == "findings"), scripts=())
-    return fragment(FRAGMENT, shown.styles, _content(shown, shown.charts))
+    css = scoped_css("".join(map(template_text, shown.styles)), ".traceops-report")
+    content = _content(shown, shown.charts)
+    text = environment().get_template(FRAGMENT).render(css=css, version=__version__, **content)
+    there = set(re.findall(r' id="([^"]+)"', text))
+    text = _LINK.sub(lambda link: link[0] if link["to"] in there else link["words"], text)
+    own = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:8]  # another part of the same page has its ids
+    return _bytes(_ID.sub(lambda found: f"{found[0]}t{own}-", text)).decode()
 
 
 def _content(document: Document, figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -266,13 +221,6 @@ def _content(document: Document, figures: Mapping[str, Any]) -> dict[str, Any]:
 
 def prepare_pages() -> None:
     """Read what every page needs; best done while its document is not there yet."""
-    prepare(
-        TEMPLATE,
-        "_blocks.html.j2",
-        "_macros.html.j2",
-        "_plot.html.j2",
-        "_topology.html.j2",
-        "_step_timeline.html.j2",
-        "_hang_graph.html.j2",
-        "_finding.html.j2",
-    )
+    parts = ("blocks", "macros", "plot", "topology", "step_timeline", "hang_graph", "finding")
+    for template in (TEMPLATE, *(f"_{part}.html.j2" for part in parts)):
+        environment().get_template(template)

@@ -13,14 +13,8 @@ from traceops.core.text import one_line, short_name
 
 _BREAK = "\u200b"  # a space without width: GitHub looks for mentions and links in the finished text
 _ENTITIES = {
-    _BREAK: "&#8203;",
-    "&": "&amp;",
-    "<": "&lt;",
-    ">": "&gt;",
-    "|": "&#124;",
-    "\\": "&#92;",
-    "$": "<span>$</span>",
-}
+    _BREAK: "&#8203;", "&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;", "\\": "&#92;", "$": "<span>$</span>",
+}  # fmt: skip
 _FORMATTING = frozenset("`*_[]~")
 _LINKS = (
     (re.compile(r"@(?=\w)"), f"@{_BREAK}"),

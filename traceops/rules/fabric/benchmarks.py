@@ -13,8 +13,8 @@ from traceops.core.findings import Evidence, Finding, Severity
 from traceops.core.rule import Verdict, described
 from traceops.core.units import message_text
 from traceops.fabric.fabric import Fabric, hosts_text, quoted
-from traceops.fabric.measured import Benchmark, BenchmarkSize
 from traceops.fabric.model import same_host
+from traceops.fabric.nccl import Benchmark, BenchmarkSize
 from traceops.fabric.reference import ring_limit
 from traceops.rules.fabric.claims import BOUNDS, FallingTest, LateTest, SlowTest, WrongValues
 from traceops.rules.fabric.graph import LINK_NAMES

@@ -107,17 +107,16 @@ def _all(devices: Sequence[Rdma], host: str) -> Look:
             for one in devices
         ]
     }  # fmt: skip
-    shown = [f"{one.name} {one.family} {_rate(one)}".strip() for one in (active or devices)[:8]]
+    shown = []
+    for one in (active or devices)[:8]:
+        gbits = max((port.gbits or 0 for port in one.ports if port.state == "ACTIVE"), default=0)
+        rate = f" {gbits:g} Gbit/s" if gbits else ""
+        shown.append(f"{one.name} {one.family}{rate}".strip())
     waiting = any(port.state == "INIT" for one in devices for port in one.ports)
     return looked(
         host, "rdma", "up" if active else "down", numbers,
         up=len(active), all=len(devices), devices=shown, waiting=waiting,
     )  # fmt: skip
-
-
-def _rate(one: Rdma) -> str:
-    rates = [port.gbits for port in one.ports if port.gbits and port.state == "ACTIVE"]
-    return f"{max(rates):g} Gbit/s" if rates else ""
 
 
 def _ports(devices: Sequence[Rdma], host: str) -> list[Look]:

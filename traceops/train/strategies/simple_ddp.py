@@ -90,10 +90,8 @@ class SimpleDDPAsync(Strategy):
 
 
 def make_buckets(parameters: Sequence[nn.Parameter], cap_bytes: float) -> list[list[nn.Parameter]]:
-    """Split `parameters` into buckets of one dtype and at most `cap_bytes` (or a single parameter) each.
-
-    Last parameters first: backward reaches them first, so that is about the order buckets get ready in.
-    """
+    """Split `parameters` into buckets of one dtype and at most `cap_bytes` (or a single parameter) each. Last
+    parameters first: backward reaches them first, so that is about the order buckets get ready in."""
     buckets: list[list[nn.Parameter]] = []
     open_bucket: dict[torch.dtype, tuple[list[nn.Parameter], int]] = {}
     for p in reversed(parameters):

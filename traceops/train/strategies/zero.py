@@ -78,10 +78,8 @@ class GradientSharder:
         self._running: list[_Reduction] = []
 
     def start(self, flat: FlatParameters) -> None:
-        """Take the gradients of `flat.parameters` away and start to add their average to the shards' `.grad`.
-
-        A parameter without gradient counts as zero.
-        """
+        """Take the gradients of `flat.parameters` away and start to add their average to the shards' `.grad`. A
+        parameter without gradient counts as zero."""
         while len(self._running) >= self._in_flight:
             self._finish_oldest()
         source = torch.zeros(flat.full.shape, dtype=flat.shard.dtype, device=flat.full.device)
@@ -199,11 +197,8 @@ class Unit(FlatParameters):
             self.is_gathered = True
 
     def free(self) -> None:
-        """Give the memory of `full` back.
-
-        Only its storage shrinks: what autograd saved in forward are views of that storage, and they are
-        valid again once backward has gathered it.
-        """
+        """Give the memory of `full` back. Only its storage shrinks: what autograd saved in forward are views of that
+        storage, and they are valid again once backward has gathered it."""
         self.full.untyped_storage().resize_(0)
         self.is_gathered = False
 
