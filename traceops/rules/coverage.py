@@ -76,8 +76,8 @@ def unjudged_time(run: CrossRank, checks: Sequence[Check], *, on_cpu: bool) -> t
         if name == "idle_unknown":
             early = 2 * summary.ledger.unrecorded > int(summary.ledger.buckets[name].sum())
             why = "not_recorded" if early else why
-        alone = name == "idle_host" and not summary.on_gpu and len(run.ranks) == 1  # TO-I005's
-        rule = rules[-1 if alone else 0].id if rules else None
+        alone = (name, summary.on_gpu, len(run.ranks)) == ("idle_host", False, 1)  # TO-I005's
+        rule = next((one.id for one in rules[-alone:]), None)
         found.append(UnjudgedBucket(name, worst, stored(pct), why, rule))
     return tuple(sorted(found, key=lambda one: -one.pct))
 

@@ -209,18 +209,22 @@ def without_finding(report: Report) -> tuple[Level, NoProblem | NothingTimed | W
         level: Level = "warning" if waiting.pct >= WAIT_WARNING_PCT else "info"
         return level, WaitForEachOther(waiting=waiting.ms, rank=waiting.rank, window=window)
     judged = judged_pct(report)
-    if nothing_timed(report):
-        return "info", NothingTimed()
-    facts = next((one.facts for one in report.findings if one.kind == "no_steps_marked"), UNSET) or {}
-    covered, recorded = facts.get("covered"), facts.get("recorded")
-    if covered is not None and recorded and covered < _LEAST_COVERED * recorded:
-        return "info", NothingTimed(covered=covered, recorded=recorded)
+    if (untimed := _untimed(report)) is not None:
+        return "info", untimed
     if judged is not None and judged < _LEAST_JUDGED_PCT and (unknown := unjudged_of(report)) is not None:
         return "info", unknown
     found = _no_problem(report, undisturbed)
     waits = waiting is not None and not calm and waiting.pct >= WAIT_WARNING_PCT
     doubtful = found.judged is not None or waits or found.unrated or found.slow or _caveat(report) is not None
     return "info" if doubtful else "clear", found
+
+
+def _untimed(report: Report) -> NothingTimed | None:
+    if nothing_timed(report):
+        return NothingTimed()
+    facts = next((one.facts for one in report.findings if one.kind == "no_steps_marked"), UNSET) or {}
+    covered, recorded = facts.get("covered", 0.0), facts.get("recorded") or 0.0
+    return NothingTimed(covered=covered, recorded=recorded) if covered < _LEAST_COVERED * recorded else None
 
 
 def _no_problem(report: Report, undisturbed: UndisturbedRows | None) -> NoProblem:
