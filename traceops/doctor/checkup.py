@@ -255,7 +255,7 @@ def check_files(paths: Sequence[str | Path]) -> Checkup:
         raise InputError("\n".join(f"{path}: {before if what == CUT_OFF else what}" for path, what in problems))
     fabric = replace(fabric, problems=(*fabric.problems, *problems))
     pairs = [_with_machine(one, fabric.machines, alone=len(outputs) == 1) for one in outputs]
-    outputs = [one for one, _ in pairs]
+    outputs = tuple(one for one, _ in pairs)
     looks = [look for one, machine in pairs for look in judge_outputs(one, machine.paths if machine else None)]
     told = {id(machine): with_bus_ids(machine, one.outputs) for one, machine in pairs if machine is not None}
     machines = tuple(told.get(id(machine), machine) for machine in fabric.machines)
