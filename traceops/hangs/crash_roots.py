@@ -179,10 +179,8 @@ def without_own_end(evidence: HangEvidence) -> Sequence[LogEvent]:
 
 
 def aftermath(log: Sequence[LogEvent], roots: Sequence[Root], *, waiting: bool = False) -> tuple[str, ...]:
-    """A sentence for each: 'After that the program was ended by Slurm at the job's time limit (train.log:52).'
-
-    waiting: ranks wait in operations, whatever the cause.
-    """
+    """A sentence for each: 'After that the program was ended by Slurm at the job's time limit (train.log:52).' waiting:
+    ranks wait in operations, whatever the cause."""
     if not roots and not waiting:
         return ()
     known = {root.crash.kind for root in roots if root.crash is not None}

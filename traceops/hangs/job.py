@@ -252,11 +252,9 @@ def _of_sizes(event: LogEvent) -> int | None:
 
 def can_blame(evidence: HangEvidence) -> set[int]:
     """Ranks whose silence in what was read tells something: others left what these did not, and nobody left it out.
-
     Everybody else in a job may be on another host whose files nobody brought. So a silent rank counts where the
     collection is known to be whole: traceops' own run folder, a file of all other ranks, or a log in which every rank
-    says something.
-    """
+    says something."""
     everybody = set(evidence.everybody)
     known = {*evidence.records, *evidence.stacks, *evidence.processes}
     heard = set[int]().union(*(event.named for event in evidence.log))

@@ -55,11 +55,9 @@ class Call:
 @dataclass(frozen=True)
 class RankPosition:
     """One rank's position. calls: its collectives that are known, by key. pending: not finished, in program order.
-
-    enqueued: the last collective it called in each group, messages the last send or receive, latest either of
-    them, None where that cannot be told. sends: the operations to and from single peers, by (group, peer,
-    kind), in order, finished ones too. counted: of a log, the last collective that the rank finished in each group.
-    """
+    enqueued: the last collective it called in each group, messages the last send or receive, latest either of them,
+    None where that cannot be told. sends: the operations to and from single peers, by (group, peer, kind), in order,
+    finished ones too. counted: of a log, the last collective that the rank finished in each group."""
 
     rank: int
     record: RankRecord
@@ -163,6 +161,10 @@ def _position(
         for call in calls
         if call.op.state != "completed" and (call.op.is_p2p or call.op.sequence > last_finished.get(call.group, 0))
     )
+    sends: dict[tuple[ProcessGroup, int | None, str], list[Call]] = defaultdict(list)
+    for call in calls:
+        if call.op.is_p2p:
+            sends[call.group, call.op.peer, call.op.op].append(call)
     last_called = _latest(calls, {})
     enqueued: dict[ProcessGroup, int | None] = {}
     messages: dict[ProcessGroup, int | None] = {}
@@ -175,24 +177,9 @@ def _position(
         messages[group] = status.messages
         latest[group] = status.latest
     return RankPosition(
-        record.rank,
-        record,
-        {call.key: call for call in calls if not call.op.is_p2p},
-        pending,
-        enqueued,
-        messages,
-        latest,
-        _sends(calls),
-        counted if record.source == "log" else {},
-    )
-
-
-def _sends(calls: Sequence[Call]) -> dict[tuple[ProcessGroup, int | None, str], tuple[Call, ...]]:
-    sends: dict[tuple[ProcessGroup, int | None, str], list[Call]] = defaultdict(list)
-    for call in calls:
-        if call.op.is_p2p:
-            sends[call.group, call.op.peer, call.op.op].append(call)
-    return {key: tuple(same) for key, same in sends.items()}
+        record.rank, record, {call.key: call for call in calls if not call.op.is_p2p}, pending, enqueued, messages,
+        latest, {key: tuple(same) for key, same in sends.items()}, counted if record.source == "log" else {},
+    )  # fmt: skip
 
 
 def _latest(calls: Iterable[Call], known: Mapping[ProcessGroup, int]) -> dict[ProcessGroup, int]:

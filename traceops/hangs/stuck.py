@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from traceops.core.claims import reason
 from traceops.core.rank_text import ranks_text, who
 from traceops.fabric.fabric import Fabric
-from traceops.fabric.model import Path as DevicePath
 from traceops.fabric.model import Quote
 from traceops.fabric.talks import Talk, job_ranks, members, ranks_in, talks
 from traceops.hangs.model import Root, RootFacts, RootKind
@@ -216,12 +215,10 @@ _EARLY = 32  # a way that carried more operations of the group than these works
 
 
 def with_way(root: Root, fabric: Fabric | None) -> Root:
-    """The root with the way that NCCL's log names between its ranks, if it is a collective that none finished.
-
-    P2P over PCIe that never finishes one of the first collectives is a cause of its own; across sockets, of medium
-    confidence. P2P that works is none: so there has to be the hang first, and early. Where ranks also send over a
-    network, nothing tells which of the two it is.
-    """
+    """The root with the way that NCCL's log names between its ranks, if it is a collective that none finished. P2P over
+    PCIe that never finishes one of the first collectives is a cause of its own; across sockets, of medium confidence.
+    P2P that works is none: so there has to be the hang first, and early. Where ranks also send over a network, nothing
+    tells which of the two it is."""
     if root.rule != NETWORK or fabric is None or len(root.ranks) < 2:
         return root
     if not (between := _between(root.ranks, fabric)):
@@ -238,10 +235,6 @@ def with_way(root: Root, fabric: Fabric | None) -> Root:
     ]
     if not over_pcie or not inside_only or (root.sequence or 0) > _EARLY:
         return replace(root, cause=WAY_KNOWN, evidence=tuple(proof))
-    return _by_p2p(root, over_pcie, proof)
-
-
-def _by_p2p(root: Root, over_pcie: Sequence[tuple[Talk, DevicePath]], proof: Sequence[tuple[str, str]]) -> Root:
     across = [(talk, path) for talk, path in over_pcie if path.kind == _ACROSS]
     shown = across or over_pcie
     talk, path = shown[0]
@@ -262,12 +255,8 @@ def over_gloo(root: Root) -> Root:
 def _between(ranks: Sequence[int], fabric: Fabric) -> list[Talk]:
     """NCCL's connections with both ends among these ranks of the job."""
     job, wanted = job_ranks(fabric), set(ranks)
-    found = []
-    for talk in talks(fabric):
-        ends = ranks_in(job, members(talk))
-        if ends and wanted.issuperset(ends):
-            found.append(talk)
-    return found
+    ends = ((talk, ranks_in(job, members(talk))) for talk in talks(fabric))
+    return [talk for talk, both in ends if both and wanted.issuperset(both)]
 
 
 def _quotes(what: str, quotes: Sequence[Quote]) -> list[tuple[str, str]]:

@@ -17,7 +17,7 @@ from traceops.hangs.crashes import Crash
 from traceops.hangs.evidence import HangEvidence, LogEvent
 from traceops.hangs.job import can_blame
 from traceops.hangs.model import HOW_IT_ENDED, Root, RootFacts, RootKind, Wait
-from traceops.hangs.positions import Call, RankPosition
+from traceops.hangs.positions import RankPosition
 from traceops.hangs.readers.messages import DIFFERENT, ready_ranks, stalled_ranks
 from traceops.hangs.roots import DIED, GPU, HOST, MISMATCH, NETWORK, START
 from traceops.hangs.stack_activity import StackActivity
@@ -136,7 +136,8 @@ def _silent(
 ) -> Root:
     waiting = tuple(rank for rank in waits.waiting_for(members) if rank not in members)
     head = ranks[wait.rank].head
-    here = tuple(rank for rank in waiting if rank in ranks and _is_in(ranks[rank], head)) or waiting
+    heads = {rank: ranks[rank].head for rank in waiting if rank in ranks}
+    here = tuple(rank for rank, own in heads.items() if head and own and own.key == head.key) or waiting
     unseen = kind is RootKind.UNSEEN
     said = [event for event in log if unseen and not event.named.isdisjoint(members)]
     quiet = set(members).difference(*(event.named for event in said))
@@ -158,11 +159,6 @@ def _silent(
             *(event.proof for event in said[:4]),
         ),
     )
-
-
-def _is_in(position: RankPosition, call: Call | None) -> bool:
-    """Whether this is what the rank waits in."""
-    return call is not None and position.head is not None and position.head.key == call.key
 
 
 def from_stacks(evidence: HangEvidence, activities: Mapping[int, StackActivity]) -> list[Root]:
@@ -233,7 +229,10 @@ def from_log(log: Sequence[LogEvent]) -> list[Root]:
         by_horovod = [event for event in events if stalled_ranks(event.text) is not None]
         # The ranks that all stalled operations miss; none where they miss different ones: then calls differ.
         missed = [set(event.accused) for event in by_horovod]
-        ranks = set.intersection(*missed) if missed else _most_accused(events)
+        # Else who is named most often: in a mismatch every rank names itself and the one it compares with.
+        counts = Counter(rank for event in events for rank in event.accused)
+        most = {rank for rank, count in counts.items() if kind == "missing" or count == max(counts.values())}
+        ranks = set.intersection(*missed) if missed else most
         if not ranks:
             continue
         events = by_horovod or events
@@ -251,12 +250,6 @@ def from_log(log: Sequence[LogEvent]) -> list[Root]:
         )
         roots.append(root)
     return roots
-
-
-def _most_accused(events: Sequence[LogEvent]) -> set[int]:
-    """Who is named most often: in a mismatch every rank names itself and the one it compares with."""
-    counts = Counter(rank for event in events for rank in event.accused)
-    return {rank for rank, count in counts.items() if events[0].kind == "missing" or count == max(counts.values())}
 
 
 def gpu_errors(log: Sequence[LogEvent]) -> dict[int, LogEvent]:

@@ -207,7 +207,12 @@ def read_dump(path: Path, rank: int) -> tuple[RankRecord, str]:
     if len(entries) < len(document.get("entries", [])):
         damage = damage or reason("hangs", "entries", count=len(document["entries"]) - len(entries))
     operations = operations_of(entries, groups)
-    hides_messages = _hides_messages(entries)
+    # Gloo records no sends and receives, but the group's count of all calls goes on.
+    hides_messages = any(
+        number_of(entry.get("op_id"), 0) > number_of(entry.get("collective_seq_id"), 0)
+        for entry in entries
+        if backend_of(entry) == "gloo"
+    )
     for entry in entries:
         name, description = group_of(entry)
         groups.setdefault(name, RecordedGroup(name, description, None))
@@ -313,15 +318,6 @@ def _status(
     if hides_messages:  # nothing tells whether the other groups' counts are of collectives
         result = {name: status for name, status in result.items() if name in by_group}
     return result
-
-
-def _hides_messages(entries: list[dict[str, Any]]) -> bool:
-    """Gloo records no sends and receives, but the group's count of all calls goes on."""
-    return any(
-        number_of(entry.get("op_id"), 0) > number_of(entry.get("collective_seq_id"), 0)
-        for entry in entries
-        if backend_of(entry) == "gloo"
-    )
 
 
 def _collective_status(entries: list[dict[str, Any]]) -> GroupStatus:

@@ -212,10 +212,8 @@ class Attempts:
                 fatal[0].amend(rank=ranks[0])
 
     def earlier(self, events: tuple[LogEvent, ...], latest: tuple[LogEvent, ...]) -> tuple[tuple[LogEvent, ...], ...]:
-        """By attempt the events of those before the one of which `latest` tells.
-
-        What a program raises while it imports may be no end of it: it prints that an optional module is missing.
-        """
+        """By attempt the events of those before the one of which `latest` tells. What a program raises while it imports
+        may be no end of it: it prints that an optional module is missing."""
         if not latest or len(latest) == len(events):
             return ()
         first = latest[0].line
@@ -339,13 +337,9 @@ class _LogReader:
     @property
     def busy(self) -> bool:
         """Whether the next lines matter, whatever they hold."""
-        if (
-            any(lines.is_open for lines in self._lines.values())
-            or self._thrown is not None
-            or self._attempts.exits.is_open
-        ):
+        if self._open or self._thrown is not None or self._frames.is_open or self._attempts.exits.is_open:
             return True
-        return bool(self._open) or self._frames.is_open
+        return any(lines.is_open for lines in self._lines.values())
 
     def read(self, number: int, line: str, may_tell: bool) -> None:
         """Take the next line. may_tell: it may hold one of `WORDS`; without, no rule knows it."""

@@ -156,11 +156,6 @@ def stacks_in_log(path: str, rank: int | None = None) -> RankStacks | None:
     return RankStacks(rank, path, threads) if threads else None
 
 
-def _begins_dump(line: str) -> bool:
-    found = _FAULT_START.match(line) or _PYSPY_PROCESS.match(line) or (line.startswith("# ") and _MAIN.match(line))
-    return bool(found)
-
-
 def _kept(best: Dump, dump: Dump, main: int | None) -> Dump:
     """The later dump, unless it has no frames, or lacks the main thread that the one before has."""
     if not any(thread.frames for thread in dump.threads):
@@ -176,7 +171,8 @@ def _last_dump(path: str) -> list[ThreadStack]:
     for _, said in text_lines(path):
         line = _plain(said)
         thread = _thread(line)
-        if _begins_dump(line) or (thread is not None and thread.number is not None and current.has(thread.number)):
+        begins = _FAULT_START.match(line) or _PYSPY_PROCESS.match(line) or (line.startswith("# ") and _MAIN.match(line))
+        if begins or (thread is not None and thread.number is not None and current.has(thread.number)):
             best, current = _kept(best, current, main), Dump()
         if line.startswith("# ") and (told := _MAIN.match(line)) is not None:
             main = int(told[1], 0)

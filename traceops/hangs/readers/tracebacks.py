@@ -71,12 +71,10 @@ _CALLS = {
 
 
 class Raised(Struct, frozen=True):
-    """A whole traceback: its last line, its frames innermost first, and how it follows the one before.
-
-    link: 'cause' where it replaces the exception before it, which it names; 'origin' where it is the
-    exception of a worker that the one before tells of. survived: the process went on. end: its last line.
-    warned: a logger shows it as a warning, or as less.
-    """
+    """A whole traceback: its last line, its frames innermost first, and how it follows the one before. link: 'cause'
+    where it replaces the exception before it, which it names; 'origin' where it is the exception of a worker that the
+    one before tells of. survived: the process went on. end: its last line. warned: a logger shows it as a warning, or
+    as less."""
 
     text: str
     line: int
@@ -137,11 +135,9 @@ class Tracebacks:
         return self._continue(self._open, number, body)
 
     def cut_off(self, at_head: int | None, *, at_end: bool) -> tuple[int, str] | None:
-        """The line and the text of a traceback whose end did not come; None without one.
-
-        at_head: the line in which one begins that nothing comes before. Elsewhere frames without a traceback's first
-        line are a stack that the program printed. at_end: only one in which the log ends.
-        """
+        """The line and the text of a traceback whose end did not come; None without one. at_head: the line in which one
+        begins that nothing comes before. Elsewhere frames without a traceback's first line are a stack that the program
+        printed. at_end: only one in which the log ends."""
         return self._open_at_end(at_head) or (None if at_end else self._broken)
 
     def without_ends(self) -> tuple[int, str] | None:

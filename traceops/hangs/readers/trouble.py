@@ -82,9 +82,7 @@ class Loggers:
 
     def went_on(self, number: int, last: int) -> bool:
         """Whether the logger of the error in line `number` went on for long, to an end, or until its server was up.
-
-        last: the log's last line.
-        """
+        last: the log's last line."""
         told = self._forms.get(self._form_of.get(number, ""))
         if told is None or told.ready or told.mild < _FEWEST:
             return told is not None and told.ready

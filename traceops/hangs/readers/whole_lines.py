@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise, product
 from pathlib import Path
 from typing import NamedTuple
@@ -311,11 +311,9 @@ _PASTE = 1 << 18  # bytes; a file up to this is read whole, whatever it holds
 
 def relevant_lines(path: str, words: Words, busy: Callable[[], bool]) -> Iterator[tuple[int, str, bool]]:
     """Numbered lines; those of a paste without the spaces that all of them begin with, those of hosts without names.
-
     Beside each: whether one of the words may stand in it. In a large log a block with one is rare, and few of its lines
-    hold it.
-    busy: whether the next lines matter, whatever they hold. Raises InputError where the file cannot be read.
-    """
+    hold it. busy: whether the next lines matter, whatever they hold. Raises InputError where the file cannot be
+    read."""
     file = Path(path)
     is_paste = file.is_file() and file.stat().st_size <= _PASTE
     indent = None if is_paste else 0
@@ -333,10 +331,8 @@ def relevant_lines(path: str, words: Words, busy: Callable[[], bool]) -> Iterato
         if first:
             first, sample = False, [line for _, line in lines(block[:_SAMPLE], number)]
             prefix = host_prefix(sample) or common_prefix([line[indent:] for line in sample])
-        own = (
-            (at, (line if prefix is None else prefix.sub("", line, count=1)))
-            for at, line in _without_indent(lines(block, number), indent)
-        )
+        cut = ((at, line[indent:] if indent and line[:indent].isspace() else line) for at, line in lines(block, number))
+        own = ((at, line if prefix is None else prefix.sub("", line, count=1)) for at, line in cut)
         if is_paste:
             yield from ((at, line, True) for at, line in unwrapped(list(own)))
             continue
@@ -359,11 +355,6 @@ def ends_of(path: str) -> Iterator[tuple[int, bytes]]:
 def last_blocks(path: str) -> Iterator[tuple[int, bytes]]:
     """The blocks at a log's end."""
     return ((block.number, block.data()) for block in edge_blocks(path, 0, _LAST))
-
-
-def _without_indent(numbered: Iterable[tuple[int, str]], indent: int) -> Iterator[tuple[int, str]]:
-    for number, line in numbered:
-        yield number, line[indent:] if indent and line[:indent].isspace() else line
 
 
 def _indent(block: bytes) -> int:
