@@ -168,7 +168,7 @@ def _joined(one: Machine, other: Machine) -> Machine:
             gpus[labels[gpu.label]] = replace(gpu, index=index)
     for nic in other.nics:
         if nic.label not in labels:
-            names = (nic.label, *(f"NIC{number}" for number in range(len(nics) + 1)))
+            names = (nic.label, *map("NIC{}".format, range(len(nics) + 1)))
             labels[nic.label] = free = next(name for name in names if name not in nics)
             nics[free] = replace(nic, label=free)
     paths = dict(one.paths)

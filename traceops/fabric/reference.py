@@ -263,12 +263,15 @@ def _of_links(gpus: Sequence[Gpu], linked: Mapping[tuple[str, str], Path], whole
             return None
         gbs[pair] = told
     first = next(iter(linked.values()))
-    counts = [path.count for path in linked.values()]
     totals = [gpu.nvlinks for gpu in gpus]
     if whole and not _is_mesh(gpus, linked):
         narrowest = min(gbs.values())
         known = [total for total in totals if total]
-        count = min(known) if len(known) == len(totals) else min((one for one in counts if one), default=None)
+        count = (
+            min(known)
+            if len(known) == len(totals)
+            else min((path.count for path in linked.values() if path.count), default=None)
+        )
         return RingLimit(narrowest, first.kind, count, True, first)
     if len(gpus) > _MOST_GPUS:
         return None

@@ -370,17 +370,22 @@ def find_crashes(log: Sequence[LogEvent], *, late: bool = False) -> list[Crash]:
     for kind, events in by_kind.items():
         ranks = tuple(sorted({event.rank for event in events if event.rank is not None}))
         crashes.append(Crash(kind, ranks, _most_telling(events), events=tuple(events)))
-    # What the driver says of a GPU that failed is the cause of the only rank that had an error on its GPU.
-    by_driver = next((crash for crash in crashes if crash.kind == "gpu_hardware" and not crash.ranks), None)
-    seen = [crash for crash in crashes if crash.kind in _OF_GPU]
-    if by_driver is not None and len(seen) == 1 and len(seen[0].ranks) == 1:
-        known = Crash("gpu_hardware", seen[0].ranks, by_driver.event)
-        crashes = [known, *(crash for crash in crashes if crash not in (by_driver, seen[0]))]
+    crashes = _by_hardware(crashes)
     crashes.sort(key=lambda crash: crash.kind == "exception")
     one_file = len({crash.event.path for crash in crashes}) == 1
     if one_file:
         crashes.sort(key=lambda crash: crash.event.line)
     return [replace(crash, alone=one_file or len(crashes) == 1) for crash in crashes]
+
+
+def _by_hardware(crashes: list[Crash]) -> list[Crash]:
+    """What the driver says of a GPU that failed, as the cause of the only rank that had an error on its GPU."""
+    said = next((crash for crash in crashes if crash.kind == "gpu_hardware" and not crash.ranks), None)
+    seen = [crash for crash in crashes if crash.kind in _OF_GPU]
+    if said is None or len(seen) != 1 or len(seen[0].ranks) != 1:
+        return crashes
+    told = Crash("gpu_hardware", seen[0].ranks, said.event)
+    return [told, *(crash for crash in crashes if crash not in (said, seen[0]))]
 
 
 def _most_telling(events: Sequence[LogEvent]) -> LogEvent:

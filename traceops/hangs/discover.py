@@ -118,8 +118,7 @@ def _find(root: Path, jobs: int | None) -> HangEvidence:
     found.records = {rank: _with_groups(record, found.groups.get(rank, {})) for rank, record in records.items()}
     found.log, others = one_slurm_job(found.log if root.is_file() else with_earlier_starts(found.log), found.texts)
     found.log = with_kernel_joined(found.log, found.texts)
-    for rank, record in records_from_log(found.log).items():
-        found.records.setdefault(rank, record)
+    found.records = records_from_log(found.log) | found.records
     fabric = _fabric(found)
     inspector = None if fabric is None else fabric.inspector
     found.log += () if inspector is None else inspector_events(inspector)
@@ -192,12 +191,9 @@ def _fabric(found: Found) -> Fabric | None:
     found.problems += [problem for problem in fabric.problems if problem[0] not in known]
     if not fabric.tells:
         return None
-    told = [
-        *(fabric.log.files if fabric.log is not None else ()),
-        *(s for m in fabric.machines for s in m.sources),
-        *(benchmark.quote.path for benchmark in fabric.benchmarks),
-        *(fabric.inspector.files if fabric.inspector is not None else ()),
-    ]
+    told = [source for machine in fabric.machines for source in machine.sources]
+    told += [benchmark.quote.path for benchmark in fabric.benchmarks]
+    told = [*(fabric.log.files if fabric.log else ()), *told, *(fabric.inspector.files if fabric.inspector else ())]
     found.files += dict.fromkeys(path for path in told if path not in found.files)
     return fabric
 

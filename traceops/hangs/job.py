@@ -381,8 +381,7 @@ def _pid(event: LogEvent) -> int | None:
 
 
 def _apart(event: LogEvent, job: Sequence[LogTimes], failures: set[LogKind]) -> str | None:
-    """Why the line is not taken for a cause; None where it may be one. failures: the kinds that the job's own logs
-    have."""
+    """Why the line is not taken for a cause, None where it may be one. failures: kinds in the job's own logs."""
     clocks = [(own, times) for times in job if times.last is not None and (own := _when(event, times.last)) is not None]
     if not clocks:
         # Of a line whose time cannot be compared: a failure that a GPU's may be behind keeps it a cause.

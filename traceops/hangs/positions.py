@@ -161,10 +161,6 @@ def _position(
         for call in calls
         if call.op.state != "completed" and (call.op.is_p2p or call.op.sequence > last_finished.get(call.group, 0))
     )
-    sends: dict[tuple[ProcessGroup, int | None, str], list[Call]] = defaultdict(list)
-    for call in calls:
-        if call.op.is_p2p:
-            sends[call.group, call.op.peer, call.op.op].append(call)
     last_called = _latest(calls, {})
     enqueued: dict[ProcessGroup, int | None] = {}
     messages: dict[ProcessGroup, int | None] = {}
@@ -178,8 +174,16 @@ def _position(
         latest[group] = status.latest
     return RankPosition(
         record.rank, record, {call.key: call for call in calls if not call.op.is_p2p}, pending, enqueued, messages,
-        latest, {key: tuple(same) for key, same in sends.items()}, counted if record.source == "log" else {},
+        latest, _sends(calls), counted if record.source == "log" else {},
     )  # fmt: skip
+
+
+def _sends(calls: Sequence[Call]) -> dict[tuple[ProcessGroup, int | None, str], tuple[Call, ...]]:
+    sends: dict[tuple[ProcessGroup, int | None, str], list[Call]] = defaultdict(list)
+    for call in calls:
+        if call.op.is_p2p:
+            sends[call.group, call.op.peer, call.op.op].append(call)
+    return {key: tuple(same) for key, same in sends.items()}
 
 
 def _latest(calls: Iterable[Call], known: Mapping[ProcessGroup, int]) -> dict[ProcessGroup, int]:
@@ -194,8 +198,7 @@ def _latest(calls: Iterable[Call], known: Mapping[ProcessGroup, int]) -> dict[Pr
 def _unclear(
     status: GroupStatus, group: ProcessGroup, with_p2p: set[ProcessGroup], done: Mapping[ProcessGroup, int]
 ) -> bool:
-    """Whether a status may count sends and receives instead of collectives. It does where it counts fewer than the
-    member must have called, for another to be through with them."""
+    """Whether a status may count messages instead of collectives: it is too low for what others have finished."""
     too_few = status.enqueued is not None and status.enqueued < done.get(group, 0)
     return status.messages is None and (group in with_p2p or too_few)
 
@@ -281,8 +284,7 @@ def _bytes(sizes: tuple[tuple[int, ...], ...] | None, dtypes: tuple[str, ...] | 
     if not sizes or not dtypes:
         return None
     widths = [_BYTES.get(dtype.lower()) for dtype in dtypes]
-    if len(widths) < len(sizes):
-        widths += [widths[0]] * (len(sizes) - len(widths))
+    widths += [widths[0]] * (len(sizes) - len(widths))
     if any(width is None for width in widths):
         return None
     return sum(math.prod(size) * (width or 0) for size, width in zip(sizes, widths, strict=False))

@@ -213,12 +213,7 @@ def noticed_mismatch(
         return []
     ended = tuple(sorted(noticed))
     others = [rank for rank in range(evidence.counted) if rank not in noticed]
-    # The last call of a survivor is the one that broke off, finished with an error or not.
-    last = [calls[-1] for rank in others if rank in ranks and (calls := list(ranks[rank].calls.values()))]
-    expected = {call.rank: _usual_call(*call.key, ranks[call.rank]) for call in last}
-    usual = {call.rank: expected[call.rank] == signature(call.op) for call in last if expected[call.rank] is not None}
-    odd = tuple(sorted(rank for rank, in_line in usual.items() if not in_line))
-    all_agree = len(last) == len(others) and (len(others) > 1 or all(usual.get(rank) for rank in others))
+    odd, all_agree = _out_of_line(others, ranks)
     alone = not odd and all_agree and len(ended) == 1
     blamed = odd or ended
     return [
@@ -234,6 +229,16 @@ def noticed_mismatch(
             ],
         )
     ]
+
+
+def _out_of_line(others: Sequence[int], ranks: Mapping[int, RankPosition]) -> tuple[tuple[int, ...], bool]:
+    """The survivors whose last call breaks the pattern of the steps before, and whether all of them agree."""
+    # The last call of a survivor is the one that broke off, finished with an error or not.
+    last = [calls[-1] for rank in others if rank in ranks and (calls := list(ranks[rank].calls.values()))]
+    expected = {call.rank: _usual_call(*call.key, ranks[call.rank]) for call in last}
+    usual = {call.rank: expected[call.rank] == signature(call.op) for call in last if expected[call.rank] is not None}
+    agree = len(last) == len(others) and (len(others) > 1 or all(usual.get(rank) for rank in others))
+    return tuple(sorted(rank for rank, in_line in usual.items() if not in_line)), agree
 
 
 def _first_difference(
@@ -347,8 +352,7 @@ def _of_model(model: Shards | Trained, op: Operation) -> Carried | None:
 
 
 def _of_bucket(model: Trained, op: Operation) -> Carried | None:
-    """Parameters that follow each other and have the operation's size together, as DDP fills a bucket from the end.
-    Where several such runs have it, they cannot be told apart: the first is named, and how many there are."""
+    """The run of parameters that fills a bucket of this size, as DDP does from the end; of several the first."""
     elements = _elements(op.sizes_in)
     if op.op not in _REDUCES or not elements:
         return None

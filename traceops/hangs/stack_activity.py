@@ -92,17 +92,13 @@ def stack_activity(stack: ThreadStack) -> StackActivity:
     (time.sleep or .item() in a stack of faulthandler) counts as its caller."""
     frames = stack.frames
     own = next((place for place, frame in enumerate(frames) if is_own(frame)), len(frames))
-    installed = (frame for frame in frames if any(part in frame.file for part in _INSTALLED[:2]))
-    packages = (frame for frame in installed if frame.file.endswith(".py") and not _TORCH.search(frame.file))
-    where = frames[own] if own < len(frames) else next(packages, None)  # none of torch's
+    where = frames[own] if own < len(frames) else _package_frame(frames)
     above = frames[:own]
     kinds = [_kind(frame) for frame in above]
     caller = None if where is None else _code_line(where)
     for kind in _ORDER:
         if matching := [frame for frame, its in zip(above, kinds, strict=True) if its == kind]:
-            # The outermost Python function is what the user called; of compiled code the innermost is what waits.
-            called = [frame for frame in matching if frame.file.endswith(".py") or frame.file.startswith("<")]
-            function = None if kind in _WITHOUT_FUNCTION else _short(called[-1] if called else matching[0])
+            function = None if kind in _WITHOUT_FUNCTION else _short(_telling(matching))
             return StackActivity(kind, function, called_from=caller, where=where)
     if not frames:
         return StackActivity("unknown")
@@ -129,6 +125,19 @@ def is_own(frame: Frame) -> bool:
         return True
     top = file.partition("/")[0].removesuffix(".py")
     return top not in _PACKAGES and top not in sys.stdlib_module_names
+
+
+def _telling(frames: Sequence[Frame]) -> Frame:
+    """The outermost Python function is what the user called; of compiled code the innermost is what waits."""
+    called = [frame for frame in frames if frame.file.endswith(".py") or frame.file.startswith("<")]
+    return called[-1] if called else frames[0]
+
+
+def _package_frame(frames: Sequence[Frame]) -> Frame | None:
+    """The innermost frame of an installed package other than torch."""
+    installed = (frame for frame in frames if any(part in frame.file for part in _INSTALLED[:2]))
+    own = (frame for frame in installed if frame.file.endswith(".py") and not _TORCH.search(frame.file))
+    return next(own, None)
 
 
 def _kind(frame: Frame) -> ActivityKind | None:

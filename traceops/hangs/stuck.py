@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from traceops.core.claims import reason
 from traceops.core.rank_text import ranks_text, who
 from traceops.fabric.fabric import Fabric
+from traceops.fabric.model import Path as DevicePath
 from traceops.fabric.model import Quote
 from traceops.fabric.talks import Talk, job_ranks, members, ranks_in, talks
 from traceops.hangs.model import Root, RootFacts, RootKind
@@ -235,6 +236,10 @@ def with_way(root: Root, fabric: Fabric | None) -> Root:
     ]
     if not over_pcie or not inside_only or (root.sequence or 0) > _EARLY:
         return replace(root, cause=WAY_KNOWN, evidence=tuple(proof))
+    return _by_p2p(root, over_pcie, proof)
+
+
+def _by_p2p(root: Root, over_pcie: Sequence[tuple[Talk, DevicePath]], proof: Sequence[tuple[str, str]]) -> Root:
     across = [(talk, path) for talk, path in over_pcie if path.kind == _ACROSS]
     shown = across or over_pcie
     talk, path = shown[0]

@@ -229,10 +229,7 @@ def from_log(log: Sequence[LogEvent]) -> list[Root]:
         by_horovod = [event for event in events if stalled_ranks(event.text) is not None]
         # The ranks that all stalled operations miss; none where they miss different ones: then calls differ.
         missed = [set(event.accused) for event in by_horovod]
-        # Else who is named most often: in a mismatch every rank names itself and the one it compares with.
-        counts = Counter(rank for event in events for rank in event.accused)
-        most = {rank for rank, count in counts.items() if kind == "missing" or count == max(counts.values())}
-        ranks = set.intersection(*missed) if missed else most
+        ranks = set.intersection(*missed) if missed else _most_accused(events)
         if not ranks:
             continue
         events = by_horovod or events
@@ -250,6 +247,12 @@ def from_log(log: Sequence[LogEvent]) -> list[Root]:
         )
         roots.append(root)
     return roots
+
+
+def _most_accused(events: Sequence[LogEvent]) -> set[int]:
+    """Who is named most often: in a mismatch every rank names itself and the one it compares with."""
+    counts = Counter(rank for event in events for rank in event.accused)
+    return {rank for rank, count in counts.items() if events[0].kind == "missing" or count == max(counts.values())}
 
 
 def gpu_errors(log: Sequence[LogEvent]) -> dict[int, LogEvent]:

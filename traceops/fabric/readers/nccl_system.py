@@ -186,8 +186,7 @@ def _machine(
             if (other, one) not in paths:
                 paths.setdefault((one, other), path)
     buses = sorted(gpus)
-    known = (nvml.get((host, bus)) for bus in buses)
-    indices = [index for index in known if index is not None]
+    indices = [nvml[host, bus] for bus in buses if (host, bus) in nvml]
     if len(set(indices)) != len(buses):  # before 2.18: nvidia-smi counts by the bus, if all GPUs are here
         indices = list(range(len(buses)))
     label_of = {bus: f"GPU{index}" for index, bus in zip(indices, buses, strict=True)}

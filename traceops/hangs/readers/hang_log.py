@@ -163,8 +163,7 @@ class Attempts:
             self._pids[ended.pid] = ended.ranks[0]
             self._reported = ended.line
         (self._launched if ended.sure else self._unsure).append(ended)
-        for exits in (self._launched, self._unsure):
-            del exits[_MOST_EXITS:]
+        del self._launched[_MOST_EXITS:], self._unsure[_MOST_EXITS:]
         return True
 
     def look_for_restart(self, number: int, body: str, label: str) -> None:
@@ -225,8 +224,7 @@ class Attempts:
         return tuple(tuple(parts[part]) for part in sorted(parts))
 
     def _went_on(self, last: int) -> bool:
-        """Whether the ranks that torchrun started again made steps, or the log's beginning came again, behind line
-        `last`: what earlier ones had printed came before that."""
+        """Whether restarted ranks made steps, or the log's beginning came again, behind line `last`."""
         steps = any(last - first >= ADVANCE for scale, (first, last) in self._counts.items() if scale != "epochs")
         beyond = (one.found[-1] for one in self._beginnings.values() if one.is_furthest)
         return (last <= self.begun and steps) or any(last < begin for begin in beyond)
@@ -545,13 +543,9 @@ class _LogReader:
                 kind: LogKind = "error" if late <= _WENT_ON else "trouble"
                 speaker = rank if rank is not None else rank_in_message(text, None)
                 self._events.add(kind, speaker, number, text)
-        self._unexplained.add_to(
-            self._events,
-            [(rank, tracebacks) for (rank, _), tracebacks in self._tracebacks.items()],
-            self._at_head,
-            self._last,
-            of_several=self._speakers.saw_ranks,
-        )
+        tracebacks = [(rank, own) for (rank, _), own in self._tracebacks.items()]
+        of_several = self._speakers.saw_ranks
+        self._unexplained.add_to(self._events, tracebacks, self._at_head, self._last, of_several=of_several)
         events = self._events.in_order()
         latest = self._attempts.latest(events)
         return latest, self._attempts.earlier(events, latest)

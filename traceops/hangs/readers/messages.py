@@ -296,11 +296,9 @@ _lines_in = perhaps_in((line[1], line) for line in LINES)
 
 # Torchrun begins another attempt; or Slurm ended a job, and what follows in the file is another's.
 RESTARTS = (
-    "slurmstepd: error: *** JOB ",
-    "will restart worker group",
-    "; restarting worker group",
+    "slurmstepd: error: *** JOB ", "will restart worker group", "; restarting worker group",
     "] Restarting worker group",
-)
+)  # fmt: skip
 
 # A block of a log that holds none of these tells nothing, and its lines are not looked at.
 WORDS = Words(

@@ -156,6 +156,11 @@ def stacks_in_log(path: str, rank: int | None = None) -> RankStacks | None:
     return RankStacks(rank, path, threads) if threads else None
 
 
+def _begins_dump(line: str) -> bool:
+    found = _FAULT_START.match(line) or _PYSPY_PROCESS.match(line) or (line.startswith("# ") and _MAIN.match(line))
+    return bool(found)
+
+
 def _kept(best: Dump, dump: Dump, main: int | None) -> Dump:
     """The later dump, unless it has no frames, or lacks the main thread that the one before has."""
     if not any(thread.frames for thread in dump.threads):
@@ -171,8 +176,7 @@ def _last_dump(path: str) -> list[ThreadStack]:
     for _, said in text_lines(path):
         line = _plain(said)
         thread = _thread(line)
-        begins = _FAULT_START.match(line) or _PYSPY_PROCESS.match(line) or (line.startswith("# ") and _MAIN.match(line))
-        if begins or (thread is not None and thread.number is not None and current.has(thread.number)):
+        if _begins_dump(line) or (thread is not None and thread.number is not None and current.has(thread.number)):
             best, current = _kept(best, current, main), Dump()
         if line.startswith("# ") and (told := _MAIN.match(line)) is not None:
             main = int(told[1], 0)
@@ -289,8 +293,7 @@ def _is_pyspy_json(head: bytes) -> bool:
 
 
 def _is_binary(head: bytes) -> bool:
-    """Text has no NUL bytes and few other control bytes; logs of several programs may hold a few. A log that was cut
-    while a program still wrote to it has a hole there, of NULs only."""
+    """Whether bytes are no text: NULs, but for the hole in a log cut while open, or many control bytes."""
     head = _HOLE.sub(b"", head)
     if head.count(b"\0") * 200 > len(head):
         return True

@@ -190,7 +190,9 @@ class Tracebacks:
         if open_.flat and not _ends_headless(line.strip()):
             open_.flat = False
             return None
-        if len(line) - len(line.lstrip(" ")) > open_.base or line.startswith(_TORN) or _is_torn(line.strip()):
+        # Cut before the exception's own name: 'torch.distributed.ela', '(EngineCore_DP0 pi', 'ERR'.
+        is_torn = line.startswith(_TORN) or any(form.match(line.strip()) for form in (_DOTTED, _LABEL, _LEVEL))
+        if len(line) - len(line.lstrip(" ")) > open_.base or is_torn:
             return None
         self._open = None
         if not (_ends_headless if open_.headless else _ENDS.match)(line.strip()):  # a line of something else, or torn
@@ -224,11 +226,6 @@ def _inside(open_: _OpenTraceback) -> str:
 def as_of_library(frames: str) -> str:
     """Frames as text, '(ray/worker.py:2174)' for what lies among the installed libraries."""
     return _INSTALLED.sub("(", frames)
-
-
-def _is_torn(line: str) -> bool:
-    """Whether a line is cut before the exception's own name: 'torch.distributed.ela', '(EngineCore_DP0 pi', 'ERR'."""
-    return any(torn.match(line) is not None for torn in (_DOTTED, _LABEL, _LEVEL))
 
 
 def is_frame(body: str) -> bool:

@@ -246,8 +246,7 @@ class Failures:
 
 @by_shape
 def _may_matter(head: str) -> tuple[bool, bool]:
-    """Whether a line may say that the program is done, and whether it may be one of the failures: but for its digits,
-    as what 3 is no example of is not ruled out."""
+    """Whether a line may say that the program is done, and whether it may be a failure, whatever its digits."""
     lower = head.lower()
     may_be_done = any(map(lower.__contains__, _DONE_IN_SMALL)) or _OF_ALL.search(head) is not None
     if not any(map(head.__contains__, _WORDS)):

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise, product
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec.structs import astuple
 
@@ -29,24 +28,18 @@ _MOST_OF_FRAME = 4  # lines
 _BEGINS = re.compile(_GRAMMAR["begins"])
 
 
-class _Wrap(NamedTuple):
-    """at: characters of the longest line. glue: what stood where a line is broken, a space or nothing."""
-
-    at: int
-    glue: str
-
-
 def unwrapped(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
     """Numbered lines, those that were broken as one, with the number of the first; else unchanged."""
     bodies = [without_prefixes(line) for _, line in lines]  # as an e-mail quotes it
     if (wrap := _wrap_of(bodies)) is None:
         yield from lines
         return
+    at, glue = wrap
     held: tuple[int, str] | None = None
     last = ""
     for (number, _), line in zip(lines, bodies, strict=True):
-        if held is not None and _continues(last, line, wrap):
-            held = held[0], f"{held[1]}{wrap.glue}{line}"
+        if held is not None and _continues(last, line, at, glue):
+            held = held[0], f"{held[1]}{glue}{line}"
         else:
             if held is not None:
                 yield held
@@ -56,8 +49,8 @@ def unwrapped(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
         yield held
 
 
-def _wrap_of(lines: Sequence[str]) -> _Wrap | None:
-    """How lines were broken: a frame is whole only together with what follows it, at the same width everywhere."""
+def _wrap_of(lines: Sequence[str]) -> tuple[int, str] | None:
+    """The longest line, and what stood where lines were broken, a space or nothing: frames are whole only joined."""
     widest = max(map(len, lines), default=0)
     if not _NARROWEST <= widest <= _WIDEST:
         return None
@@ -70,9 +63,7 @@ def _wrap_of(lines: Sequence[str]) -> _Wrap | None:
             hard += 1
         elif _is_frame(line, following, " ") and len(line) + 1 + _first_word(following[0]) > widest:
             word += 1
-    if not hard and not word:
-        return None
-    return _Wrap(widest, "" if hard >= word else " ")
+    return (widest, "" if hard >= word else " ") if hard or word else None
 
 
 def _is_frame(line: str, following: Sequence[str], glue: str) -> bool:
@@ -89,12 +80,12 @@ def _first_word(line: str) -> int:
     return len(line.split(None, 1)[0]) if line.strip() else 0
 
 
-def _continues(last: str, line: str, wrap: _Wrap) -> bool:
+def _continues(last: str, line: str, at: int, glue: str) -> bool:
     if not line.strip() or _BEGINS.match(line) is not None or len(set(last)) < 5:  # a rule is no text
         return False
-    if not wrap.glue:
-        return len(last) == wrap.at
-    return not line[0].isspace() and bool(last.strip()) and len(last) + 1 + _first_word(line) > wrap.at
+    if not glue:
+        return len(last) == at
+    return not line[0].isspace() and bool(last.strip()) and len(last) + 1 + _first_word(line) > at
 
 
 # Messages that terminals, e-mails and C++ broke over several lines, as one line each, without quotation marks.
