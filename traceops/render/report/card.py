@@ -52,6 +52,7 @@ _MOST_ACTIONS = 2
 _MOST_UNCHECKED = 3  # groups of checks that a line names
 _LEAST_SAVED_PCT = 0.5
 _LEAST_JUDGED_PCT = 5.0  # of a step, below which it is not the absence of a problem that was found
+_LEAST_COVERED = 0.01  # of what was recorded: the rest is no part of any number
 _MOSTLY_PCT = 50.0  # of a step, from which compute that nobody rated is no clean bill
 _OF_SEVERAL = ("TO-S", "TO-B", "TO-O", "TO-C")  # checks of what ranks do together
 _REPLAYED = (*STRAGGLERS, SLOW_GROUP.id)
@@ -71,10 +72,12 @@ class NoProblem(Claim, frozen=True, kw_only=True):
 
 
 class NothingTimed(Claim, frozen=True, kw_only=True):
-    """No rule fired, and none could: a clean bill of no time is none."""
+    """No rule fired, and none could: a clean bill of no time is none. Times in ms, where the rest is none either."""
 
     family = "card"
     kind = "nothing_timed"
+    covered: float | None = None
+    recorded: float | None = None
 
 
 class WaitForEachOther(Claim, frozen=True, kw_only=True):
@@ -206,14 +209,22 @@ def without_finding(report: Report) -> tuple[Level, NoProblem | NothingTimed | W
         level: Level = "warning" if waiting.pct >= WAIT_WARNING_PCT else "info"
         return level, WaitForEachOther(waiting=waiting.ms, rank=waiting.rank, window=window)
     judged = judged_pct(report)
-    if nothing_timed(report):
-        return "info", NothingTimed()
+    if (untimed := _untimed(report)) is not None:
+        return "info", untimed
     if judged is not None and judged < _LEAST_JUDGED_PCT and (unknown := unjudged_of(report)) is not None:
         return "info", unknown
     found = _no_problem(report, undisturbed)
     waits = waiting is not None and not calm and waiting.pct >= WAIT_WARNING_PCT
     doubtful = found.judged is not None or waits or found.unrated or found.slow or _caveat(report) is not None
     return "info" if doubtful else "clear", found
+
+
+def _untimed(report: Report) -> NothingTimed | None:
+    if nothing_timed(report):
+        return NothingTimed()
+    facts = next((one.facts for one in report.findings if one.kind == "no_steps_marked"), UNSET) or {}
+    covered, recorded = facts.get("covered", 0.0), facts.get("recorded") or 0.0
+    return NothingTimed(covered=covered, recorded=recorded) if covered < _LEAST_COVERED * recorded else None
 
 
 def _no_problem(report: Report, undisturbed: UndisturbedRows | None) -> NoProblem:
