@@ -118,12 +118,7 @@ def reference_rows(run: CrossRank) -> tuple[ReferenceRow, ...]:
     rows = []
     for kind, same in kinds.items():
         description, op, large, group = kind
-        known = run.reference(group)
-        if known is None and large:
-            alike = (description, op, True, len(group))
-            others = [value for (d, o, big, g), value in medians.items() if (d, o, big, len(g)) == alike]
-            if len(others) > 1:
-                known = LinkReference("the best group like it", max(others), "siblings")
+        known = run.reference(group) or _best_sibling(kind, medians)
         sizes = [collective_bytes(c) or 0 for c in same]
         lost_ns = [max(c.transfer_ns - reference_transfer_ns(c, known), 0.0) for c in same]
         rows.append(
@@ -145,6 +140,17 @@ def reference_rows(run: CrossRank) -> tuple[ReferenceRow, ...]:
             )
         )
     return tuple(sorted(rows, key=lambda row: (-(row.lost_ms or 0.0), row.group, row.op, row.ranks)))
+
+
+def _best_sibling(kind: tuple[Any, ...], medians: dict[tuple[Any, ...], float]) -> LinkReference | None:
+    """The best of the groups of the same description and size, for large messages and where there are others."""
+    description, op, large, group = kind
+    others = [
+        value
+        for (d, o, big, g), value in medians.items()
+        if (d, o, big) == (description, op, True) and len(g) == len(group)
+    ]
+    return LinkReference("the best group like it", max(others), "siblings") if large and len(others) > 1 else None
 
 
 # The kinds of parallelism of a run as rows of its report.

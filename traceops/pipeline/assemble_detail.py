@@ -88,11 +88,7 @@ def step_details(
     ordered = sorted(lengths, key=lambda number: lengths[number])
     named = [finding.steps[0] for finding in findings if finding.steps]
     wanted = {*ordered[-1:], *ordered[len(ordered) // 2 :][:1], *named[:1]}
-    # Bars a rank of each step: half of all for the wanted steps, where there are others beside them.
-    half = MOST_BARS // 2 if set(by_step) - wanted else MOST_BARS
-    of_wanted = max(sum(len(ranks) for step, ranks in by_step.items() if step in wanted), 1)
-    of_each = (MOST_BARS - half) // max(sum(map(len, by_step.values())), 1)
-    budgets = {step: max((half // of_wanted if step in wanted else 0) + of_each, _LEAST_BARS) for step in by_step}
+    budgets = _budgets({step: len(ranks) for step, ranks in by_step.items()}, wanted)
     thinned = {
         number: {rank: ranks[rank].thinned(budgets[number]) for rank in sorted(ranks)}
         for number, ranks in by_step.items()
@@ -121,6 +117,15 @@ def chosen_ranks(run: CrossRank, findings: Sequence[Finding], rows: Sequence[Ran
     for kind in alike_ranks(rows, most):
         found.setdefault(kind.example)
     return tuple(sorted(list(found)[:most]))
+
+
+def _budgets(ranks: Mapping[int, int], plain: Collection[int]) -> dict[int, int]:
+    """Bars a rank of each step: half of all for the plain steps, where there are others beside them."""
+    half = MOST_BARS // 2 if set(ranks) - set(plain) else MOST_BARS
+    of_plain = max(sum(n for step, n in ranks.items() if step in plain), 1)
+    of_all = max(sum(ranks.values()), 1)
+    rest = MOST_BARS - half
+    return {step: max((half // of_plain if step in plain else 0) + rest // of_all, _LEAST_BARS) for step in ranks}
 
 
 def _joined(parts: Sequence[Sequence[DetailRow]]) -> Sequence[DetailRow]:

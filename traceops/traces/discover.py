@@ -258,9 +258,7 @@ def discover(path: str) -> Discovery:
         elif problem is not None:
             problems.append((file, problem))
     candidates = join_beside(candidates)
-    # A summary that is no use costs nothing where its trace is there.
-    traces = {trace_stem(c.path) for c in candidates if not c.summarized}
-    problems = [(p, what) for p, what in problems if not (p.endswith(SUFFIX) and trace_stem(p) in traces)]
+    problems = _without_spare(problems, candidates)
     if not candidates:
         if problems:
             raise _none_readable(path, problems)
@@ -398,6 +396,12 @@ def _why_none(manifest: dict[str, Any]) -> str:
         ". Expected torch.profiler's *.json or *.json.gz, such as rank_0/host_123.pt.trace.json.gz; capture some "
         "with: traceops run --strategy pytorch_ddp"
     )
+
+
+def _without_spare(problems: Sequence[tuple[str, str]], candidates: Sequence[Candidate]) -> list[tuple[str, str]]:
+    """A summary that is no use costs nothing where its trace is there."""
+    traces = {trace_stem(c.path) for c in candidates if not c.summarized}
+    return [(p, what) for p, what in problems if not (p.endswith(SUFFIX) and trace_stem(p) in traces)]
 
 
 def _with_steps(
