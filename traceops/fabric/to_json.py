@@ -77,7 +77,6 @@ MOST_MACHINES = 32  # different ones
 MOST_ROWS = 200  # of settings, communicators, quotes
 MOST_HOSTS = 2000
 _MOST_MEASURED = 2000
-
 T = TypeVar("T")
 
 

@@ -54,7 +54,6 @@ def _value(told: str) -> str | None:
 # The numbers in an out-of-memory message of torch, in the wordings of 1.x to 2.x, and what they come to.
 
 MemoryCause = Literal["fragmented", "full", "others", "outside", "outside_own", "too_large", "refused"]
-
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE = r"(\d{1,12}(?:\.\d{1,6})?) (bytes|KiB|MiB|GiB|TiB)"
 _PATTERNS = {
@@ -287,7 +286,6 @@ def told_alone(text: str) -> bool:
 _ALONE_WORDS = (wording.words[0] for wording in WORDINGS if wording.kind in ALONE)
 # A block of a log without any of these tells of no crash: a word of each message of `ALONE`, and of each line.
 NEEDLES: tuple[bytes, ...] = tuple(dict.fromkeys(word.encode() for word in (*_ALONE_WORDS, *(x[1] for x in LINES))))
-
 _FAILURES = ("error", "memory", "cuda", "nccl", "connection")
 # What ranks raise because another is gone or the watchdog gave up.
 _ECHOES = (

@@ -20,7 +20,6 @@ from traceops.traces.text_index import Words
 from traceops.words.catalogue import grammar
 
 _GRAMMAR = grammar("messages")
-
 _STALL = "submitted to be reduced, gathered or broadcasted by subset of ranks"
 # Which ranks have not come to an operation; old releases say which have.
 _LIST = re.compile(r"\[(missing|ready) ranks: (?=\d)")
@@ -77,8 +76,6 @@ def timed_out_rank(body: str) -> int | None:
     told = _DUMP_SIGNAL.search(body) if "dump signal" in body else None
     return None if told is None else int(told[1])
 
-
-# The one-line messages in logs that bear on a hang: their wording, kind and what they tell.
 
 # As torch's watchdog writes them -> as its flight recorder does, of those that differ by more than their case.
 OPERATIONS = {
@@ -310,7 +307,6 @@ WORDS = Words(
     *(words.encode() for words in RESTARTS),
     *CRASH_NEEDLES, *END_NEEDLES, *STALL_NEEDLES,
 )  # fmt: skip
-
 _DEFAULT_GROUP = "default_pg"
 # torch's [rank3]:, Determined's '[rank=3] || ', our own [rank 3]
 _RANK = re.compile(r"\[rank[ :=]{0,2}(\d{1,7})\]:? ?(?:\|\| ?)?")

@@ -40,7 +40,6 @@ _BEFORE = 200  # bytes of a line before its step that are looked at
 _LEVEL = re.compile(rb"\b(?:DEBUG|INFO|WARNING)\b|(?:^|\[)[IW]\d{4} \d\d:")
 _ISO = re.compile(rb"\b(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d):(\d\d):(\d\d)")
 _GLOG = re.compile(rb"(?:^|\[)[DIWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)")
-
 Moment = tuple[str, int]  # the kind of clock, seconds
 
 
@@ -169,8 +168,6 @@ def _lines_with(words: bytes, block: bytes) -> Iterator[bytes]:
         yield from (line for line in block[begin:end].splitlines() if words in line)
         at = block.find(words, end)
 
-
-# Steps and times in a log: progress bars of tqdm, and lines with a time and a step.
 
 _TQDM = re.compile(
     rb"\b(\d{1,9})/\d{1,9} \[(\d{1,3}(?::\d\d)?:\d\d)<[^,\]\r\n]{0,20}, {1,3}(\d{1,9}(?:\.\d{1,6})?)(s/it|it/s)"
