@@ -32,7 +32,6 @@ def plot_of(figure: Mapping[str, Any]) -> plot.Plot:
     marks += [mark for trace in by_type["scatter"] for mark in points(trace, frame)]
     marks += [*_shapes(layout, frame, below=False), *_notes(layout, frame)]
     rows = _rows(frame)
-    rows = _rows(frame)
     return plot.Plot(
         height=round(frame.height, 1),
         marks=tuple(marks),
