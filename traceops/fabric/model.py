@@ -158,7 +158,6 @@ class Reference(Struct, frozen=True):
 
 
 NicKind = Literal["IB", "RoCE", "EFA", "Ethernet", "other"]
-
 # First letters of a device's name. ``mlx5_0`` may be InfiniBand or RoCE: its name does not tell.
 _KINDS: tuple[tuple[tuple[str, ...], NicKind], ...] = (
     (("mlx5_bond", "roce", "bnxt_re", "irdma", "erdma", "mana_"), "RoCE"),  # ports of InfiniBand are not bonded so

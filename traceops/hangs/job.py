@@ -178,7 +178,6 @@ _MOST_CLAIMS = 64  # of one log: each rank says it
 # sizes: what an all-gather or reduce-scatter makes of its input. seen: the highest rank that anything names.
 WorldSource = Literal["run", "members", "log", "sizes", "seen"]
 _MOST_TRUSTED: tuple[WorldSource, ...] = ("run", "members", "log", "sizes", "seen")
-
 # What names the ranks of a job: torch, NCCL, Lightning, vLLM, DeepSpeed, the environment.
 _COUNTED = re.compile(
     rb"\b(?:global_|dist_)?(?:world[_ ]?size|WORLD_SIZE|num_processes|n_?[rR]anks)[\"']?"

@@ -293,8 +293,6 @@ _WIDTHS = range(128, 16385, 64)  # hidden sizes
 _MOST_NAMES = 4
 _FIRST_CAP = 1 << 20  # bytes of the first bucket, which has the model's last parameters
 _FEWEST = 1 << 20  # elements from which a size is telling
-
-
 # Rows of the embeddings of published models.
 _VOCABULARIES = {
     28996: "bert-base-cased", 30522: "bert-base-uncased", 32000: "Llama 2, Mistral", 32128: "T5", 50257: "GPT-2",

@@ -85,7 +85,6 @@ OPERATIONS = {
     "REDUCE_SCATTER_BASE": "_reduce_scatter_base", "ALLTOALL": "all_to_all", "ALLTOALL_BASE": "all_to_all",
     "RECVANYSOURCE": "recv",
 }  # fmt: skip
-
 # Every pattern starts with a literal and repeats nothing without a bound: a hostile line costs what a plain
 # one of its length costs.
 WORK = re.compile(_GRAMMAR["work"])
@@ -290,13 +289,11 @@ def _messages_in(body: str) -> tuple[_Message, ...]:
 
 
 _lines_in = perhaps_in((line[1], line) for line in LINES)
-
 # Torchrun begins another attempt; or Slurm ended a job, and what follows in the file is another's.
 RESTARTS = (
     "slurmstepd: error: *** JOB ", "will restart worker group", "; restarting worker group",
     "] Restarting worker group",
 )  # fmt: skip
-
 # A block of a log that holds none of these tells nothing, and its lines are not looked at.
 WORDS = Words(
     *(word.encode() for message in _MESSAGES if message.read not in (_nothing, _stalled) for word in message.words),

@@ -26,7 +26,6 @@ from traceops.traces.text_lines import lines, text_lines
 from traceops.words.catalogue import grammar
 
 _GRAMMAR = grammar("nccl")
-
 # What a status says of one rank and of several, in words; RUNNING and INIT are none.
 _STATUS: Mapping[str, tuple[str, str]] = {
     "NOCOMM": (

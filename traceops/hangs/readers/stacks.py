@@ -80,7 +80,6 @@ _HEAD = 1 << 16
 _MOST_FRAMES = 2000  # a thread; recursion is no reason to run out of memory
 _MOST_THREADS = 20_000
 _JSON_LIMIT = 1 << 26
-
 # Our own first line: "# rank 3, pid 123, main thread 0x00007f…"; only its last part matters.
 _MAIN = re.compile(r"^# .{0,200}?\bmain thread[ :=]{1,3}(0x[0-9a-fA-F]{1,16}|\d{1,20})")
 _FAULT_THREAD = re.compile(

@@ -19,7 +19,6 @@ from traceops.traces.text_index import backwards, indexed, spread_blocks
 from traceops.traces.text_lines import lines
 
 Scale = Literal["steps", "bars", "batches", "epochs"]  # what is counted apart
-
 # A step in a line, also behind a colour's escape, or in tqdm's bar. Each begins with few characters: that is fast.
 _STEP = re.compile(rb"[sSiI](?:tep|TEP|ter(?:ation)?|TER(?:ATION)?)\b(?!/)[^\d\n\r]{0,12}(\d{1,9})\b")
 _BAR = re.compile(rb"/\d{1,9} \[\d{1,3}:[\d:]{2,6}<[^,\]\r\n]{0,20}, {1,3}\d[\d.]{0,10}(?:s/it|it/s)")

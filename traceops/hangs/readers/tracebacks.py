@@ -59,7 +59,6 @@ _FRAMES_BY = 2  # spaces by which frames stand further in than the exception
 _STACK = 3  # frames from which on they are a stack
 _MOST_FRAMES = 200
 _LONGEST = 5000  # lines; what is longer is no traceback
-
 # A wait in these functions is a wait in this operation.
 _CALLS = {
     "all_reduce": "all_reduce", "all_gather": "all_gather", "all_gather_into_tensor": "_all_gather_base",

@@ -22,7 +22,6 @@ from traceops.traces.text_lines import lines, text_lines
 from traceops.words.catalogue import grammar
 
 _GRAMMAR = grammar("went_on")
-
 # Of Hugging Face's Trainer, of Lightning, and of a logger.
 TRAINED = (
     rb"'train_runtime': |`Trainer\.fit` stopped: `max_"
