@@ -15,7 +15,7 @@ from traceops.doctor.document import document_of, trial_text
 from traceops.doctor.model import BAD, Checkup, EnvironmentChange, Outcome, Trial
 from traceops.doctor.settings import shell_lines
 from traceops.fabric.fabric import Fabric
-from traceops.fabric.model import Measured, Reference, same_host
+from traceops.fabric.model import Machine, Measured, Reference, same_host
 from traceops.fabric.talks import talks
 from traceops.fabric.to_json import alike_machines
 from traceops.machine.look import Level, Look, count_levels
@@ -377,16 +377,22 @@ def _figures(checkup: Checkup) -> list[TopologyFigure]:
     for machine, alike in alike_machines(checkup.machines)[:_MOST_FIGURES]:
         own = [one for one in networks if machine.host is None or same_host(machine.host, one.host)]
         ways = ways_on(machine, talked, own) or tried_ways(machine, checkup.trials)
-        # What the tests say of single GPUs of this machine, by their labels
-        faults = {
-            f"GPU{gpu}": "fails alone" if look.facts.get("alone") else "fails with others"
-            for look in checkup.looks
-            if look.area == "tests" and look.level == "error" and checkup.backend == "nccl"
-            if len(checkup.machines) == 1 or same_host(look.host, machine.host)
-            for gpu in look.facts.get("gpus", ())
-        }
+        faults = _faults(checkup, machine)
         figures.append(topology_figure(machine, measured, ways, others=len(alike), faults=faults))
     return figures
+
+
+def _faults(checkup: Checkup, machine: Machine) -> dict[str, str]:
+    """What the tests say of single GPUs of this machine, by their labels."""
+    if checkup.backend != "nccl":
+        return {}
+    return {
+        f"GPU{gpu}": "fails alone" if look.facts.get("alone") else "fails with others"
+        for look in checkup.looks
+        if look.area == "tests" and look.level == "error"
+        if len(checkup.machines) == 1 or same_host(look.host, machine.host)
+        for gpu in look.facts.get("gpus", ())
+    }
 
 
 def _facts(checkup: Checkup) -> list[tuple[str, Cell]]:
