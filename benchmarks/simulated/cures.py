@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from generated_run import SimulatedRun, step_durations
@@ -15,7 +15,6 @@ from benchmarks.simulated.spec import OF_A_RANK, Spec, Trouble
 from traceops.core.findings import Finding
 
 OF_RANKS = ("TO-S001", "TO-S002", "TO-S003")
-_BESIDE = re.compile(r"With ranks? ([\d, –and]+) cured too")
 _GONE = {
     "TO-I001": "host", "TO-I002": "input", "TO-I003": "sync", "TO-I004": "copy", "TO-O001": "transfer",
     "TO-O002": "transfer", "TO-O003": "transfer", "TO-C001": "transfer", "TO-C002": "transfer",
@@ -58,9 +57,8 @@ class Truths:
         numbers of steps that the report leaves out, where it does not speak of them.
         """
         before = self.spec
-        if (beside := _BESIDE.search(finding.message)) is not None:
-            for rank in _numbers(beside[1]):
-                before = _cured(before, rank)
+        for rank in _facts(finding).get("beside") or ():  # what it promises is with these fixed too
+            before = _cured(before, rank)
         after = cured(before, finding, uneven)
         if after is None:
             return None
@@ -74,13 +72,13 @@ def cured(spec: Spec, finding: Finding, uneven: Sequence[int] = ()) -> Spec | No
     """The run as it would be if what the finding says were no more."""
     rule = finding.rule
     if rule in OF_RANKS:
-        if finding.computes_longer == "more_work" and "shared evenly" in finding.message:
+        if finding.computes_longer == "more_work" and _facts(finding).get("way") == "shared":
             return replace(spec, shared=True, steady=tuple(sorted({*spec.steady, *uneven})))
         for rank in finding.ranks:
             spec = _cured(spec, rank)
         return spec
     if rule == "TO-B001":
-        return replace(spec, shared=True) if "shared evenly" in finding.message else _cured(spec, finding.ranks[0])
+        return replace(spec, shared=True) if _facts(finding).get("way") == "shared" else _cured(spec, finding.ranks[0])
     if rule == "TO-T001":
         return spec.without(*(one for one in spec.troubles if one.steps or one.kind == "gc_by_turns"))
     if rule not in _GONE:
@@ -111,9 +109,5 @@ def _cured(spec: Spec, rank: int) -> Spec:
     return replace(spec.without(*own), hosts=tuple(hosts), devices=tuple(devices), steady=steady)
 
 
-def _numbers(text: str) -> list[int]:
-    found: list[int] = []
-    for part in re.findall(r"\d+(?:–\d+)?", text):
-        first, _, last = part.partition("–")
-        found += range(int(first), int(last or first) + 1)
-    return found
+def _facts(finding: Finding) -> dict[str, Any]:
+    return finding.facts or {}

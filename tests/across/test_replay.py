@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,8 @@ from changed import replace
 from drawn import examples
 from generated_run import (
     ClockShift,
+    Collective,
+    HostSync,
     LoadInput,
     Program,
     SlowCompute,
@@ -26,10 +30,11 @@ from generated_run import (
     simulate,
     summaries,
     tp_dp,
+    write_traces,
 )
 from hypothesis import Phase, given
 from hypothesis import strategies as st
-from measured_runs import BUILDERS, CAUSES, GPU_BOUND, HOST_BOUND, across, predicted, program, true_step
+from measured_runs import BUILDERS, CAUSES, GPU_BOUND, HOST_BOUND, across, hosts_of, predicted, program, true_step
 
 from tests.across.pipelines import one_forward_one_backward, write_pipeline
 from traceops.across.copies import CHANGES, exposed_copies
@@ -568,3 +573,38 @@ def test_what_is_no_array_of_whole_numbers_is_refused():
         compiled.replay(programs_of(graph), graph.collectives, graph.transfer.astype(float))
     with pytest.raises(TypeError, match="six arrays"):
         compiled.replay(programs_of(graph), graph.collectives[:5], graph.transfer)
+
+
+def waits_in_the_allocator(path: Path, steps: range) -> None:
+    """Where a host waited for the device in these steps, a cudaMalloc fails, and a cudaFree follows at the end."""
+    trace = json.loads(path.read_text())
+    marks = {e["name"]: e["ts"] for e in trace["traceEvents"] if e.get("cat") == "user_annotation"}
+    begins = sorted(ts for name, ts in marks.items() if name.startswith("ProfilerStep"))
+    rows = []
+    for e in trace["traceEvents"]:
+        if e["name"] == "cudaStreamSynchronize" and bisect_right(begins, e["ts"]) - 1 in steps:
+            last = round(e["ts"] + e["dur"] - 0.3, 3)
+            rows.append({**e, "name": "aten::cat", "cat": "cpu_op", "dur": e["dur"] + 0.3})
+            rows += [{**e, "name": "cudaMalloc", "dur": 50}, {**e, "name": "cudaFree", "ts": last, "dur": 0.5}]
+        else:
+            rows.append(e)
+    path.write_text(json.dumps({**trace, "traceEvents": rows}))
+
+
+@pytest.mark.parametrize(
+    ("peers", "steps"),
+    [((), range(0)), ((0, 1, 3), range(5)), ((0,), range(5)), ((0, 3), range(1, 3)), ((1,), range(3, 4))],
+)
+@pytest.mark.parametrize("builder", [ddp, fsdp2])
+def test_peers_that_wait_in_the_allocator_or_for_the_device_are_as_fast_as_without(tmp_path, builder, peers, steps):
+    """What they launch next comes behind that wait, so it is no time of their own."""
+    made = program(builder, steps=5)
+    first = next(i for i, op in enumerate(made.steps[0]) if isinstance(op, Collective))
+    waits = [(*ops[: first + 1], HostSync(ops[first].stream), *ops[first + 1 :]) for ops in made.steps]
+    made = replace(made, steps=tuple(waits))
+    run = simulate(made, 4, [SlowHost(2, 30_000)])
+    for path in write_traces(run, tmp_path):
+        if int(path.name[5]) in peers:
+            waits_in_the_allocator(path, steps)
+    measured = measure_across([summarize(file) for file in discover(str(tmp_path)).windows[0].files], 4, hosts_of(run))
+    assert predicted(measured, rank_change([2]), (2,)) == pytest.approx(true_step(simulate(made, 4)), rel=0.01)

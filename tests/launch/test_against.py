@@ -237,6 +237,7 @@ def test_dry_run_prints_every_command(repo, capsys):
     [
         (["--against", "nowhere", "--", "train.py"], "nowhere: .* has no commit, branch or tag of that name"),
         (["--against", "--all", "--", "train.py"], "expected one argument"),
+        (["--against", "", "--", "train.py"], "an empty --against: give the commit"),
         (["--against", "shared", "--", "train.py"], "use origin/shared"),
         (["--against", "main", "--", "new.py"], "it has no app/new.py; commit it there"),
         (["--against", "main", "--", "-m", "new"], "it has no module new"),

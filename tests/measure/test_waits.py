@@ -130,7 +130,7 @@ def test_what_the_host_computes_itself_is_work_on_the_cpu():
 
 def waits(*rows):
     events = build(list(rows))
-    done, end, allocating = waiting_calls(events, find_activity(events))
+    done, end, allocating, _ = waiting_calls(events, find_activity(events))
     return [(at / MS, over / MS) for at, over in zip(done, end, strict=True)], allocating.total / MS
 
 

@@ -381,7 +381,7 @@ def test_the_first_training_that_does_not_tell_its_samples_is_the_last(
     assert main(["scale", "--nproc", "2,4", "--", "train.py"]) == 2
     assert trained == ["nproc=2_1"]
     told = capsys.readouterr().err
-    assert "nproc=2_1 does not say how many samples a step has" in told and "--global-batch-size N" in told
+    assert "nproc=2_1 does not say how many samples one step has" in told and "--global-batch-size N" in told
     assert f"`{OPEN_LINE}`" in told and f"`{STEP_LINE}`" in told
 
 

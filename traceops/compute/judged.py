@@ -105,8 +105,10 @@ class Kernels(Struct):
         total = time_of(chosen)
         if not chosen or (saved_ns <= 0 and more_ns <= 0):
             return
+        ns_at: defaultdict[str, float] = defaultdict(float)
         for one in chosen:
             one.cause = cause
+            ns_at[one.use.place.said] += one.ns
         self.losses.append(
             Loss(
                 cause,
@@ -116,17 +118,17 @@ class Kernels(Struct):
                 tuple(dict.fromkeys(shown_name(one.use) for one in chosen))[:4],
                 sizes,
                 float(more_ns),
-                _place_of(chosen),
+                max(ns_at, key=lambda said: ns_at[said]),
             )
         )
 
-
-def _place_of(uses: Sequence[Judged]) -> str:
-    """Where most of their time is spent; '' where that is not known."""
-    ns: defaultdict[str, float] = defaultdict(float)
-    for one in uses:
-        ns[one.use.place.said] += one.ns
-    return max(ns, key=lambda said: ns[said])
+    def accept(self, uses: Sequence[Judged], rows: int) -> None:
+        """These products of so many rows take what memory allows: a cause that nothing on this GPU saves."""
+        chosen = sorted(uses, key=lambda one: -one.ns)
+        for one in chosen:
+            one.cause = "bandwidth_bound_at_limit"
+        names = tuple(dict.fromkeys(shown_name(one.use) for one in chosen))
+        self.losses.append(Loss("bandwidth_bound_at_limit", 0.0, time_of(uses), 0.0, names[:4], (rows,)))
 
 
 def shown_name(use: Use) -> str:

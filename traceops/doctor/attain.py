@@ -1,8 +1,6 @@
-"""What this machine's GPU attains, measured: products, attention, and operators that only move data.
-
-Speeds are work over the durations of kernels as torch.profiler records them, as in traces. Work is the least there is:
-the operations of the result, and each input read and each output written once.
-"""
+"""What this machine's GPU attains, measured: products, attention, and operators that only move data. Speeds are work
+over the durations of kernels as torch.profiler records them, as in traces. Work is the least there is: the operations
+of the result, and each input read and each output written once."""
 
 from __future__ import annotations
 
@@ -185,14 +183,9 @@ def rates_of(found: dict[str, list[tuple[float, float]]]) -> Rates:
         return _rising(found[kind]) if found.get(kind) else tuple((at, tensor * own) for at, own in shipped)
 
     made = Rates(
-        half=half,
-        units=units,
-        simt=rate.get("simt", tensor * H200.simt),
-        fp64=rate.get("fp64", tensor * H200.fp64),
-        forward=attended("forward", H200.forward),
-        backward=attended("backward", H200.backward),
-        memory=memory,
-    )
+        half=half, units=units, simt=rate.get("simt", tensor * H200.simt), fp64=rate.get("fp64", tensor * H200.fp64),
+        forward=attended("forward", H200.forward), backward=attended("backward", H200.backward), memory=memory,
+    )  # fmt: skip
     if not is_usable(made):
         raise InputError("doctor --compute: what was measured is no table of speeds")
     return made

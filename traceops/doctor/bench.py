@@ -169,28 +169,24 @@ def pairs(context: WorkerContext) -> None:
     for pair in order:
         if context.rank in pair:
             context.reporter.say("pair", stage=context.stage, ranks=pair, state="began")
-            right = _pair_is_right(context, pair, groups[pair])
+            # whether they receive what the other sent, through the communicator of all ranks, which exists already, and
+            # sum through their own
+            group = groups[pair]
+            peer = pair[1] if context.rank == pair[0] else pair[0]
+            right = True
+            each = [{"pair": _name(pair), "count": count} for count in _PAIR_COUNTS]
+            for count, facts in zip(_PAIR_COUNTS, each, strict=True):
+                context.at("exchange", **facts)
+                received = torch.full((count,), -1.0, device=context.device)
+                exchange(context.pattern(count, torch.float32, [context.rank]), peer, received, peer)
+                expected = context.pattern(count, torch.float32, [peer])
+                right &= context.check(received, expected, "exchange_from", peer=peer, **facts)
+            for count, facts in zip(_PAIR_COUNTS, each, strict=True):
+                context.at("sum_of_pair", **facts)
+                tensor = context.pattern(count, torch.float32, [context.rank])
+                dist.all_reduce(tensor, group=group)
+                right &= context.check(tensor, context.pattern(count, torch.float32, pair), "sum_of_pair", **facts)
             context.reporter.say("pair", stage=context.stage, ranks=pair, state="ok" if right else "wrong")
-
-
-def _pair_is_right(context: WorkerContext, pair: tuple[int, int], group: dist.ProcessGroup) -> bool:
-    """Whether they receive what the other sent, through the communicator of all ranks, which exists already, and sum
-    through their own."""
-    peer = pair[1] if context.rank == pair[0] else pair[0]
-    right = True
-    each = [{"pair": _name(pair), "count": count} for count in _PAIR_COUNTS]
-    for count, facts in zip(_PAIR_COUNTS, each, strict=True):
-        context.at("exchange", **facts)
-        received = torch.full((count,), -1.0, device=context.device)
-        exchange(context.pattern(count, torch.float32, [context.rank]), peer, received, peer)
-        expected = context.pattern(count, torch.float32, [peer])
-        right &= context.check(received, expected, "exchange_from", peer=peer, **facts)
-    for count, facts in zip(_PAIR_COUNTS, each, strict=True):
-        context.at("sum_of_pair", **facts)
-        tensor = context.pattern(count, torch.float32, [context.rank])
-        dist.all_reduce(tensor, group=group)
-        right &= context.check(tensor, context.pattern(count, torch.float32, pair), "sum_of_pair", **facts)
-    return right
 
 
 def exchange(sent: torch.Tensor | None, to: int, received: torch.Tensor | None, source: int) -> None:

@@ -27,8 +27,7 @@ class Situation(Struct, frozen=True):
     environ: variables of all nodes, those of node 0 before the others'. world: ranks of all nodes. interfaces: network
     interfaces that are up, without loopback. hcas: InfiniBand and RoCE devices. transports: ways NCCL took
     (``P2P/CUMEM``, ``SHM``, ``NET/Socket``). failed: stages that did not come out right. slow: far below what the link
-    gives. costly: variables of the environment that cost speed. hung: whether a stage that failed did so by hanging.
-    """
+    gives. costly: variables of the environment that cost speed. hung: whether a stage that failed did so by hanging."""
 
     backend: str
     world: int
@@ -243,12 +242,9 @@ def node_context_of(machine: Machine, environ: Mapping[str, str]) -> NodeContext
     addresses, states = psutil.net_if_addrs(), psutil.net_if_stats()
     named = [name for name in sorted(states) if states[name].isup and not _INSIDE_ONLY.match(name)]
     return NodeContext(
-        machine.host or "",
-        environment_that_matters(environ),
-        visible_gpus(machine, environ),
-        tuple(name for name in named if any(map(_leads_out, addresses.get(name, [])))),
-        tuple(hcas),
-    )
+        machine.host or "", environment_that_matters(environ), visible_gpus(machine, environ),
+        tuple(name for name in named if any(map(_leads_out, addresses.get(name, [])))), tuple(hcas),
+    )  # fmt: skip
 
 
 def costly_variables(environ: Mapping[str, str], machine: Machine, backend: str, devices: int) -> tuple[str, ...]:

@@ -68,13 +68,9 @@ class Tools(Struct, frozen=True):
 
 
 def check_up(
-    options: Options,
-    environ: Mapping[str, str],
-    nodes: Nodes | None = None,
-    tools: Tools | None = None,
-    report: Callable[[str], None] = lambda text: None,
-    logs: Path | None = None,
-) -> Checkup:
+    options: Options, environ: Mapping[str, str], nodes: Nodes | None = None, tools: Tools | None = None,
+    report: Callable[[str], None] = lambda text: None, logs: Path | None = None,
+) -> Checkup:  # fmt: skip
     """Everything the doctor finds on the nodes. Node 0's options count, but for which GPUs and how many ranks. report:
     called with what is being done, a line each. logs: folder for NCCL's logs of the first job, None keeps none. Raises
     UsageError for options that fit no machine here, NodeError where a node does not come."""
@@ -115,15 +111,9 @@ def _read_logs(folder: Path) -> Fabric | None:
 
 
 def _prepare(
-    options: Options,
-    environ: Mapping[str, str],
-    nodes: Nodes,
-    tools: Tools,
-    machines: tuple[Machine, ...],
-    until: float,
-    report: Callable[[str], None],
-    logs: Path | None,
-) -> tuple[CheckupPlan | None, str]:
+    options: Options, environ: Mapping[str, str], nodes: Nodes, tools: Tools, machines: tuple[Machine, ...],
+    until: float, report: Callable[[str], None], logs: Path | None,
+) -> tuple[CheckupPlan | None, str]:  # fmt: skip
     """The tests, ready to go; None and the reason where there will be none."""
     machine = machines[nodes.identity.node]
     if not options.tests:
@@ -263,28 +253,9 @@ def check_files(paths: Sequence[str | Path]) -> Checkup:
     if not fabric.tells and not outputs:
         before = reason("doctor", "nothing_comes_before", what=CUT_OFF.removeprefix("what comes after "))
         raise InputError("\n".join(f"{path}: {before if what == CUT_OFF else what}" for path, what in problems))
-    return _judged_files(replace(fabric, problems=(*fabric.problems, *problems)), outputs)
-
-
-def _with_machine(
-    one: SavedOutputs, machines: Sequence[Machine], *, alone: bool
-) -> tuple[SavedOutputs, Machine | None]:
-    """The outputs with the topology of their host. It has its name; without names, what one folder holds of one machine
-    is of the same one, unless GPUs differ."""
-    named = [machine for machine in machines if one.host is not None and same_host(machine.host, one.host)]
-    if not named and alone and len(machines) == 1 and None in (machines[0].host, one.host):
-        named = list(machines)
-    if len(named) != 1:
-        return one, None
-    [machine] = named
-    if (why := one.difference(machine)) is not None:
-        return replace(one, apart=Apart(one.files[0], machine.sources[0], why)), None
-    return replace(one, name=machine.host or one.name), machine
-
-
-def _judged_files(fabric: Fabric, outputs: Sequence[SavedOutputs]) -> Checkup:
+    fabric = replace(fabric, problems=(*fabric.problems, *problems))
     pairs = [_with_machine(one, fabric.machines, alone=len(outputs) == 1) for one in outputs]
-    outputs = [one for one, _ in pairs]
+    outputs = tuple(one for one, _ in pairs)
     looks = [look for one, machine in pairs for look in judge_outputs(one, machine.paths if machine else None)]
     told = {id(machine): with_bus_ids(machine, one.outputs) for one, machine in pairs if machine is not None}
     machines = tuple(told.get(id(machine), machine) for machine in fabric.machines)
@@ -301,3 +272,19 @@ def _judged_files(fabric: Fabric, outputs: Sequence[SavedOutputs]) -> Checkup:
         tuple(judged_checks(verdicts)), references=fabric.references, problems=fabric.problems, log=fabric.log,
         benchmarks=fabric.benchmarks, inspector=fabric.inspector,
     )  # fmt: skip
+
+
+def _with_machine(
+    one: SavedOutputs, machines: Sequence[Machine], *, alone: bool
+) -> tuple[SavedOutputs, Machine | None]:
+    """The outputs with the topology of their host. It has its name; without names, what one folder holds of one machine
+    is of the same one, unless GPUs differ."""
+    named = [machine for machine in machines if one.host is not None and same_host(machine.host, one.host)]
+    if not named and alone and len(machines) == 1 and None in (machines[0].host, one.host):
+        named = list(machines)
+    if len(named) != 1:
+        return one, None
+    [machine] = named
+    if (why := one.difference(machine)) is not None:
+        return replace(one, apart=Apart(one.files[0], machine.sources[0], why)), None
+    return replace(one, name=machine.host or one.name), machine

@@ -25,8 +25,7 @@ from traceops.fabric.model import Machine, Measured, Reference
 @dataclass(frozen=True)
 class Configuration:
     """A change and everything that was tested under it. node: the trials of each node by itself. over_all: of the job
-    over all nodes, None where there is one node.
-    """
+    over all nodes, None where there is one node."""
 
     change: EnvironmentChange
     trials: tuple[Trial, ...]
@@ -52,12 +51,10 @@ _QUICK_SIZES = 2
 
 @dataclass
 class CheckupPlan:
-    """What is run goes through here, and what came of it is kept, also where a node is lost on the way.
-
-    machines, around: of all nodes. past: what this machine gave before. until: by this process's monotonic clock.
-    costly: variables of the environment that cost speed. enough_gbs: from here a large all-reduce is not slow.
-    isolation: tests of some devices without the others. stand_in: device for the fallback, where it is not the first.
-    """
+    """What is run goes through here, and what came of it is kept, also where a node is lost on the way. machines,
+    around: of all nodes. past: what this machine gave before. until: by this process's monotonic clock. costly:
+    variables of the environment that cost speed. enough_gbs: from here a large all-reduce is not slow. isolation: tests
+    of some devices without the others. stand_in: device for the fallback, where it is not the first."""
 
     runner: runs.Runner
     machines: tuple[Machine, ...]
@@ -80,7 +77,7 @@ class CheckupPlan:
 
     def __post_init__(self) -> None:
         names = {gpu.name for gpu in self.machines[self.runner.nodes.identity.node].gpus}
-        self.isolation = Isolation(self.runner, self._left, self.report, self._keep, len(names) <= 1)
+        self.isolation = Isolation(self.runner, self._left, self.report, self.trials.extend, len(names) <= 1)
 
     def run(self) -> None:
         """Test everything; where that fails or is slow, try what may help, and test everything with it."""
@@ -185,11 +182,8 @@ class CheckupPlan:
 
     def _run(self, scope: runs.Scope, job: Job, logs: Path | None = None) -> tuple[Trial, ...]:
         trials = self.runner.run(scope, job, logs)
-        self._keep(trials)
-        return trials
-
-    def _keep(self, trials: tuple[Trial, ...]) -> None:
         self.trials += trials
+        return trials
 
     def _node(self, trials: Sequence[Trial]) -> runs.Assessment:
         """Of the nodes by themselves: what failed on any, and the slowest one's bandwidth."""
@@ -208,18 +202,12 @@ class CheckupPlan:
         counts = self.runner.counts
         state = self.state
         return Situation(
-            self.runner.backend,
-            sum(counts) if self.scope == "all" else max(counts),
-            len(counts) if self.scope == "all" else 1,
-            merged,
-            tuple(sorted(set.intersection(*shared))),
-            tuple(dict.fromkeys(hca for one in self.contexts for hca in one.hcas)),
-            state.transports,
-            state.failed,
-            self.is_slow(first, self.scope) or bool(state.slow_pairs),
-            self.costly,
+            self.runner.backend, sum(counts) if self.scope == "all" else max(counts),
+            len(counts) if self.scope == "all" else 1, merged, tuple(sorted(set.intersection(*shared))),
+            tuple(dict.fromkeys(hca for one in self.contexts for hca in one.hcas)), state.transports, state.failed,
+            self.is_slow(first, self.scope) or bool(state.slow_pairs), self.costly,
             any(trial.outcome == "hung" for trial in first.trials),
-        )
+        )  # fmt: skip
 
     def _attempt(self, situation: Situation) -> Callable[[EnvironmentChange], TriedChange]:
         works, tried = False, False

@@ -134,15 +134,8 @@ def conclusions(plan: CheckupPlan) -> tuple[Look, ...]:
     """The lines, the most telling first."""
     if plan.first is None:
         return ()
-    looks = (
-        *_costs_of_settings(plan),
-        *_pairs(plan),
-        *_slow(plan),
-        *_hopeless(plan),
-        *_devices_alone(plan),
-        *_devices_named(plan),
-        *_nodes(plan),
-    )
+    parts = (_costs_of_settings, _pairs, _slow, _hopeless, _devices_alone, _devices_named, _nodes)
+    looks = tuple(look for part in parts for look in part(plan))
     if plan.search.passed and plan.search.chosen is None:
         looks += (_line(plan, "passed"),)
     if plan.untested:

@@ -68,18 +68,15 @@ _ALIKE = ("hosts", "backend", "looks", "trials", "measured", "fallback", "findin
 def document_of(checkup: Checkup) -> DoctorDocument:
     """The checkup as doctor.json holds it."""
     return DoctorDocument(
-        **{name: getattr(checkup, name) for name in _ALIKE},
-        started_at=checkup.started_at,
-        seconds=checkup.seconds,
-        machines=tuple(map(machine_json, checkup.machines)),
-        remedies=tuple(map(_remedy_json, checkup.remedies)),
+        **{name: getattr(checkup, name) for name in _ALIKE}, started_at=checkup.started_at, seconds=checkup.seconds,
+        machines=tuple(map(machine_json, checkup.machines)), remedies=tuple(map(_remedy_json, checkup.remedies)),
         settings=None if checkup.settings is None else _remedy_json(checkup.settings),
         references=tuple(map(reference_json, checkup.references)),
         nccl=None if checkup.log is None else nccl_json(checkup.log),
         benchmarks=tuple(map(benchmark_json, checkup.benchmarks[:MOST_ROWS])),
         inspector=() if checkup.inspector is None else checkup.inspector.speeds[:MOST_ROWS],
         problems=file_problems(checkup.problems),
-    )
+    )  # fmt: skip
 
 
 def _remedy_json(remedy: Remedy) -> RemedyJson:
@@ -130,15 +127,12 @@ def read_checkup(path: str | FilePath) -> Checkup | None:
         )
     # A document leaves out NCCL's log, tests of others and serial numbers of GPUs.
     return Checkup(
-        **{name: getattr(found, name) for name in _ALIKE},
-        started_at=found.started_at or 0.0,
-        seconds=found.seconds or 0.0,
-        machines=tuple(map(_machine, found.machines)),
+        **{name: getattr(found, name) for name in _ALIKE}, started_at=found.started_at or 0.0,
+        seconds=found.seconds or 0.0, machines=tuple(map(_machine, found.machines)),
         remedies=tuple(map(_remedy, found.remedies)),
-        settings=None if found.settings is None else _remedy(found.settings),
-        references=found.references,
+        settings=None if found.settings is None else _remedy(found.settings), references=found.references,
         problems=tuple((one.file, one.problem) for one in found.problems),
-    )
+    )  # fmt: skip
 
 
 def judge_tests(trials: Sequence[Trial], hosts: Sequence[str]) -> Verdict:
@@ -157,12 +151,9 @@ def judge_tests(trials: Sequence[Trial], hosts: Sequence[str]) -> Verdict:
 
 def _failed(trial: Trial, hosts: Sequence[str]) -> FailedTest:
     return FailedTest(
-        test=trial.name,
-        outcome=trial.outcome,
-        host=trial.hosts[0] if len(trial.hosts) == 1 < len(hosts) else None,
-        after_s=trial.seconds if trial.outcome == "hung" else None,
-        said=trial.message.rstrip("."),
-    )
+        test=trial.name, outcome=trial.outcome, host=trial.hosts[0] if len(trial.hosts) == 1 < len(hosts) else None,
+        after_s=trial.seconds if trial.outcome == "hung" else None, said=trial.message.rstrip("."),
+    )  # fmt: skip
 
 
 def trial_text(trial: Trial, hosts: Sequence[str]) -> str:

@@ -55,9 +55,8 @@ def pair_order(ranks: int) -> list[Pair]:
     seats: list[int | None] = [*range(ranks), *([None] if ranks % 2 else [])]
     order = []
     for _ in range(len(seats) - 1):
-        for one, other in zip(seats[: len(seats) // 2], reversed(seats), strict=False):
-            if one is not None and other is not None:
-                order.append(_pair(one, other))
+        facing = zip(seats[: len(seats) // 2], reversed(seats), strict=False)
+        order += [_pair(one, other) for one, other in facing if one is not None and other is not None]
         seats = [seats[0], seats[-1], *seats[1:-1]]  # the circle method: all but one move a seat on
     return order
 
@@ -70,12 +69,10 @@ _T = TypeVar("_T")
 
 
 class Isolation(Struct):
-    """left: seconds of the checkup that remain. keep: told of every test. one_make: whether all GPUs are alike.
-
-    alone: the tests of every device by itself, empty until they were made. bad_pairs: of this node, that fail with no
-    setting changed. named: devices that then failed of themselves, while most did not. left_out: what came of it to
-    leave these devices out, with no setting changed.
-    """
+    """left: seconds of the checkup that remain. keep: told of every test. one_make: whether all GPUs are alike. alone:
+    the tests of every device by itself, empty until they were made. bad_pairs: of this node, that fail with no setting
+    changed. named: devices that then failed of themselves, while most did not. left_out: what came of it to leave these
+    devices out, with no setting changed."""
 
     runner: Runner
     left: Callable[[], float]
@@ -137,9 +134,7 @@ class Isolation(Struct):
 
     def fewer(self, situation: Situation, enough_gbs: float | None) -> SearchResult:
         """Without those that fail alone, and without as few more as it takes that no two fail together; else `named`.
-
-        Where that does not start, settings may be at fault besides: those are tried without them.
-        """
+        Where that does not start, settings may be at fault besides: those are tried without them."""
         tried: list[TriedChange] = []
         out: tuple[int, ...] = ()
         alone = self.broken if self.names_devices else ()

@@ -63,13 +63,12 @@ class Rendezvous(Struct, frozen=True):
 class Job(Struct, frozen=True):
     """Stages to run in one launch, one process a device.
 
-    stages: names of STAGES in their order, ``start`` first. devices: GPUs as CUDA counts the visible ones in PCI
-    order, or, on the CPU, numbers of ranks. set, unset: variables against the environment. meeting: None for this
-    machine alone. deadlines_s: by stage, where other than STAGES says; ``launch`` is until torch is imported.
-    sizes: messages of the sweep in bytes as nccl-tests counts, ascending; empty for SIZES. budget_s: time after
-    which ``sweep`` and ``pair_bandwidth`` each start nothing more. names: what messages call the devices, where that is
-    another number (as nvidia-smi counts). Raises ValueError for stages out of order.
-    """
+    stages: names of STAGES in their order, ``start`` first. devices: GPUs as CUDA counts the visible ones in PCI order,
+    or, on the CPU, numbers of ranks. set, unset: variables against the environment. meeting: None for this machine
+    alone. deadlines_s: by stage, where other than STAGES says; ``launch`` is until torch is imported. sizes: messages
+    of the sweep in bytes as nccl-tests counts, ascending; empty for SIZES. budget_s: time after which ``sweep`` and
+    ``pair_bandwidth`` each start nothing more. names: what messages call the devices, where that is another number (as
+    nvidia-smi counts). Raises ValueError for stages out of order."""
 
     stages: tuple[str, ...]
     devices: tuple[int, ...]
@@ -154,12 +153,10 @@ Event = dict[str, Any]
 
 
 class Reporter:
-    """Writes events; each is on its way before `say` returns, so that a rank that is killed has said it.
-
-    Events: ``launched``; of a stage: ``begin``, ``end``, ``at`` (what), ``wrong`` (text), ``note`` (text),
-    ``skipped`` (text), ``measured`` (row), ``pair`` (ranks, state); and at last ``left``, or ``error`` (text, cause).
-    A cause is a FailureCause, or null.
-    """
+    """Writes events; each is on its way before `say` returns, so that a rank that is killed has said it. Events:
+    ``launched``; of a stage: ``begin``, ``end``, ``at`` (what), ``wrong`` (text), ``note`` (text), ``skipped`` (text),
+    ``measured`` (row), ``pair`` (ranks, state); and at last ``left``, or ``error`` (text, cause). A cause is a
+    FailureCause, or null."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -27,13 +27,12 @@ class Trial(Struct, frozen=True):
     """One test in child processes with a deadline.
 
     name: ``start``, ``all_reduce``, ``pair 0-1``, ``ddp_step``, ``sweep``. gpus: the devices that took part (ranks, on
-    the CPU). set and unset: variables changed for it against the environment as it is. seconds: until it ended or
-    was ended. deadline_s: what it was allowed. said: what it said of its failure, from its output. measured: bandwidths
-    it gave. transports: ways NCCL says it took (``P2P/CUMEM``, ``SHM``, ``NET/Socket``). pairs: of a test of pairs,
-    what became of each two of `gpus`. hosts: where it ran, of a checkup of several nodes; `gpus` of a trial over
-    several are ranks. cause: where no setting can help.
-    failed: those of `gpus` that failed of themselves, and not because another one was gone.
-    """
+    the CPU). set and unset: variables changed for it against the environment as it is. seconds: until it ended or was
+    ended. deadline_s: what it was allowed. said: what it said of its failure, from its output. measured: bandwidths it
+    gave. transports: ways NCCL says it took (``P2P/CUMEM``, ``SHM``, ``NET/Socket``). pairs: of a test of pairs, what
+    became of each two of `gpus`. hosts: where it ran, of a checkup of several nodes; `gpus` of a trial over several are
+    ranks. cause: where no setting can help. failed: those of `gpus` that failed of themselves, and not because another
+    one was gone."""
 
     name: str
     outcome: Outcome
@@ -83,11 +82,10 @@ class Remedy(Struct, frozen=True):
 class Checkup(Struct, frozen=True):
     """Everything the doctor found: what each renderer draws from and doctor.json holds.
 
-    backend: ``nccl``, ``gloo``. settings: the change to use, None where none is needed or none worked.
-    fallback: one GPU with gradient accumulation, where no multi-GPU setting works: ranks to stand in for.
-    log: what NCCL said with the environment as it is, or in files that others saved. benchmarks: what nccl-tests
-    measured, and inspector: what NCCL Inspector wrote, in files that others saved.
-    """
+    backend: ``nccl``, ``gloo``. settings: the change to use, None where none is needed or none worked. fallback: one
+    GPU with gradient accumulation, where no multi-GPU setting works: ranks to stand in for. log: what NCCL said with
+    the environment as it is, or in files that others saved. benchmarks: what nccl-tests measured, and inspector: what
+    NCCL Inspector wrote, in files that others saved."""
 
     hosts: tuple[str, ...]
     backend: str

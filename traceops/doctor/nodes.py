@@ -38,12 +38,9 @@ class NodeIdentity(Struct, frozen=True):
 
 
 def find_identity(
-    environ: Mapping[str, str],
-    nnodes: int | None = None,
-    node_rank: int | None = None,
-    master_addr: str | None = None,
-    master_port: int | None = None,
-) -> NodeIdentity | None:
+    environ: Mapping[str, str], nnodes: int | None = None, node_rank: int | None = None,
+    master_addr: str | None = None, master_port: int | None = None,
+) -> NodeIdentity | None:  # fmt: skip
     """Where this process belongs, from options, else from torchrun's, Slurm's or Kubeflow's variables, else alone. None
     where another process of this node does the work. Raises UsageError for options that cannot work."""
     if nnodes is not None:
@@ -57,27 +54,25 @@ def find_identity(
     if node_rank is not None or master_addr is not None:
         raise UsageError("--node-rank and --master-addr need --nnodes N")
     if "LOCAL_RANK" in environ and "WORLD_SIZE" in environ:
-        return _by_torchrun(environ)
+        if _number(environ, "LOCAL_RANK"):
+            return None
+        each = _number(environ, "LOCAL_WORLD_SIZE") or 1
+        nodes = _number(environ, "GROUP_WORLD_SIZE") or max(1, _number(environ, "WORLD_SIZE") // each)
+        node = _number(environ, "GROUP_RANK") if "GROUP_RANK" in environ else _number(environ, "RANK") // each
+        if nodes == 1:
+            return NodeIdentity()
+        if "MASTER_ADDR" not in environ:
+            raise UsageError(
+                f"{nodes} nodes by WORLD_SIZE, but no MASTER_ADDR; set it to the address of the first node"
+            )
+        agent = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        port = _number(environ, "MASTER_PORT") or DEFAULT_PORT
+        return NodeIdentity(node, nodes, environ["MASTER_ADDR"], port, agent)
     if "SLURM_STEP_NUM_NODES" in environ:  # srun sets it: the script of a batch job runs on one node only
         return _by_slurm(environ, master_port)
     if environ.get("PET_NNODES"):
         return _by_pod(environ, master_port)
     return NodeIdentity()
-
-
-def _by_torchrun(environ: Mapping[str, str]) -> NodeIdentity | None:
-    if _number(environ, "LOCAL_RANK"):
-        return None
-    each = _number(environ, "LOCAL_WORLD_SIZE") or 1
-    nodes = _number(environ, "GROUP_WORLD_SIZE") or max(1, _number(environ, "WORLD_SIZE") // each)
-    node = _number(environ, "GROUP_RANK") if "GROUP_RANK" in environ else _number(environ, "RANK") // each
-    if nodes == 1:
-        return NodeIdentity()
-    if "MASTER_ADDR" not in environ:
-        raise UsageError(f"{nodes} nodes by WORLD_SIZE, but no MASTER_ADDR; set it to the address of the first node")
-    agent = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    port = _number(environ, "MASTER_PORT") or DEFAULT_PORT
-    return NodeIdentity(node, nodes, environ["MASTER_ADDR"], port, agent)
 
 
 def _by_slurm(environ: Mapping[str, str], port: int | None) -> NodeIdentity | None:
@@ -168,10 +163,8 @@ class Nodes:
         return self.identity.node == 0
 
     def gather(self, value: T, kind: Any, within_s: float = MEET_S) -> tuple[T, ...]:
-        """Every node's value of type `kind`, in the order of nodes; each calls this as often as the others.
-
-        Raises NodeError that names the nodes which do not answer within so many seconds, on every node.
-        """
+        """Every node's value of type `kind`, in the order of nodes; each calls this as often as the others. Raises
+        NodeError that names the nodes which do not answer within so many seconds, on every node."""
         if self._store is None:
             return (value,)
         self._said += 1

@@ -45,13 +45,9 @@ class Runner(Struct, frozen=True):
         return tuple(self.gpus[device] for device in self.devices) if self.gpus else self.devices
 
     def job(
-        self,
-        stages: Collection[str],
-        change: EnvironmentChange,
-        deadlines_s: Mapping[str, float],
-        sizes: tuple[int, ...] = (),
-        budget_s: float = 10.0,
-    ) -> Job:
+        self, stages: Collection[str], change: EnvironmentChange, deadlines_s: Mapping[str, float],
+        sizes: tuple[int, ...] = (), budget_s: float = 10.0,
+    ) -> Job:  # fmt: skip
         """A job on this node that tests these stages under a change; the other fields are those of Job."""
         ordered = tuple(stage for stage in STAGES if stage in stages)
         return Job(
@@ -60,10 +56,8 @@ class Runner(Struct, frozen=True):
         )  # fmt: skip
 
     def run(self, scope: Scope, job: Job, logs: Any = None) -> tuple[Trial, ...]:
-        """The trials of all nodes: of each node its own, or one set of the job over all.
-
-        logs: folder for the job's logs. Raises NodeError where a node does not answer long after this one is done.
-        """
+        """The trials of all nodes: of each node its own, or one set of the job over all. logs: folder for the job's
+        logs. Raises NodeError where a node does not answer long after this one is done."""
         over_all = scope == "all" and len(self.counts) > 1
         if over_all:
             port = self.nodes.first(_free_port() if self.nodes.leads else 0, int)
@@ -182,13 +176,10 @@ Pair = tuple[int, int]
 
 
 class Assessment(Struct, frozen=True):
-    """failed: stages with a bad outcome. large: the all-reduce of most devices and bytes.
-
-    bad_pairs: where some are right and others not. slow_pairs: less than half of what pairs with the same kind of path
-    reach. hopeless: why no setting can help.
-    cause: the kind of it. named: the up to three devices that failed of themselves
-    while most did not.
-    """
+    """failed: stages with a bad outcome. large: the all-reduce of most devices and bytes. bad_pairs: where some are
+    right and others not. slow_pairs: less than half of what pairs with the same kind of path reach. hopeless: why no
+    setting can help. cause: the kind of it. named: the up to three devices that failed of themselves while most did
+    not."""
 
     failed: frozenset[str] = frozenset()
     transports: frozenset[str] = frozenset()
@@ -221,15 +212,10 @@ def assess(trials: Sequence[Trial], machine: Machine | None = None) -> Assessmen
     hopeless, cause = next(((trial.message, trial.cause) for trial in bad if trial.cause), ("", None))
     few = [trial.failed for trial in bad if 0 < len(trial.failed) <= min(_MOST_SHARED, (len(trial.gpus) - 1) // 2)]
     return Assessment(
-        frozenset(trial.name for trial in bad),
-        frozenset(way for trial in trials for way in trial.transports),
-        large_all_reduce(rows),
-        tuple(bad_pairs),
-        slow_pairs(rows, machine),
-        hopeless,
-        cause,
+        frozenset(trial.name for trial in bad), frozenset(way for trial in trials for way in trial.transports),
+        large_all_reduce(rows), tuple(bad_pairs), slow_pairs(rows, machine), hopeless, cause,
         named=next(iter(few), ()),
-    )
+    )  # fmt: skip
 
 
 def assess_each(trials: Sequence[Trial], hosts: Sequence[str], machines: Sequence[Machine]) -> Assessment:

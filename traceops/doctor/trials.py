@@ -204,14 +204,11 @@ def _trial(
         notes = [found["text"] for child in ranks for found in child.reports.of(stage, "note")]
         outcome, message = "not_evaluated" if skipped else "ok", "; ".join(dict.fromkeys(skipped + notes))
     return replace(
-        _bare(job, stage, outcome, ended.seconds, message),
-        said=said,
-        measured=_measured(job, ranks, stage),
-        transports=transports,
-        pairs=_pairs(job, ranks, stage, ended.how) if stage == "pairs" else (),
+        _bare(job, stage, outcome, ended.seconds, message), said=said, measured=_measured(job, ranks, stage),
+        transports=transports, pairs=_pairs(job, ranks, stage, ended.how) if stage == "pairs" else (),
         failed=tuple(_gpu(job, child.rank) for child in _causes(ranks)) if outcome == "failed" else (),
         cause=None if ended.how == "done" else _cause(ranks, ended.how, (message, *said)),
-    )
+    )  # fmt: skip
 
 
 def _cause(ranks: Sequence[WorkerProcess], how: How, texts: Sequence[str]) -> FailureCause | None:
@@ -346,11 +343,10 @@ _LEAVE_S = 15.0  # for ranks that are done, to end by themselves
 def run_job(job: Job, environ: Mapping[str, str], logs: Path | None = None) -> tuple[Trial, ...]:
     """Run the stages of `job` in one launch, one process a device; one Trial a stage, in their order.
 
-    logs: a folder for this job alone, made where it is not there: NCCL's own logs (``nccl.<host>.<pid>.log``) and
-    the output of the ranks stay in it. A stage that is not done by its deadline, or in which a rank fails, ends the
-    launch: the stages after it are ``not_evaluated``. No process is left behind, whatever happens, but for one that
-    not even SIGKILL ends, which is waited for a few seconds only.
-    """
+    logs: a folder for this job alone, made where it is not there: NCCL's own logs (``nccl.<host>.<pid>.log``) and the
+    output of the ranks stay in it. A stage that is not done by its deadline, or in which a rank fails, ends the launch:
+    the stages after it are ``not_evaluated``. No process is left behind, whatever happens, but for one that not even
+    SIGKILL ends, which is waited for a few seconds only."""
     with tempfile.TemporaryDirectory(prefix="traceops-doctor-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         kept = logs or folder

@@ -29,14 +29,7 @@ class Fabric(Struct, frozen=True):
     @property
     def tells(self) -> bool:
         """Whether any file told anything."""
-        return bool(
-            self.machines
-            or self.log is not None
-            or self.references
-            or self.graphs
-            or self.benchmarks
-            or self.inspector is not None
-        )
+        return any((self.machines, self.log, self.references, self.graphs, self.benchmarks, self.inspector))
 
 
 # Facts about a run that the rules of the fabric need besides its evidence.
@@ -46,11 +39,9 @@ _MOST_HOSTS = 4
 
 class Circumstances(Struct, frozen=True):
     """device: name of the GPUs as the traces say. slow: how severe TO-C001 found the measured bandwidth, None if well.
-
     exposed_pct: of the step that is transfer which nothing hides. hung: ranks wait in a collective. lost_ms: a step,
-    against the reference; saved: the evidence of that. measured: between GPUs, by the doctor.
-    words: what to call the step.
-    """
+    against the reference; saved: the evidence of that. measured: between GPUs, by the doctor. words: what to call the
+    step."""
 
     device: str | None = None
     slow: Severity | None = None
@@ -84,10 +75,8 @@ def at_least(severity: Severity, other: Severity | None) -> Severity:
     return severity if other is None else max(severity, other, key=SEVERITIES.index)
 
 
-# Environment variables with which one rank alone looks for no network.
-#
-# It has nobody to talk to, but NCCL and gloo look for a network all the same: what is wrong with that need not concern
-# it.
+# Environment variables with which one rank alone looks for no network. It has nobody to talk to, but NCCL and gloo look
+# for a network all the same: what is wrong with that need not concern it.
 
 SET = {"NCCL_NET_PLUGIN": "none", "NCCL_IB_DISABLE": "1"}
 UNSET = ("NCCL_SOCKET_IFNAME", "NCCL_NET", "GLOO_SOCKET_IFNAME")

@@ -193,13 +193,10 @@ def is_rdma(nic: Nic) -> bool:
 
 
 def with_numa(nics: Sequence[Nic], gpus: Iterable[Gpu], paths: Mapping[tuple[str, str], Path]) -> tuple[Nic, ...]:
-    """The NICs with the NUMA nodes that follow from their paths, where no source says them.
-
-    A NIC may reach a GPU, or a NIC whose node is known, without crossing NUMA nodes. Then it is on that device's
-    node. The nearest device decides; where two equally near ones differ, nothing is known. SYS to every GPU says
-    that a NIC is on another node, not on which. Paths to Ethernet devices without a bus id are NCCL's assumption: it
-    hangs them on the first CPU.
-    """
+    """The NICs with the NUMA nodes that follow from their paths, where no source says them. A NIC may reach a GPU, or a
+    NIC whose node is known, without crossing NUMA nodes. Then it is on that device's node. The nearest device decides;
+    where two equally near ones differ, nothing is known. SYS to every GPU says that a NIC is on another node, not on
+    which. Paths to Ethernet devices without a bus id are NCCL's assumption: it hangs them on the first CPU."""
     placeable = [nic.label for nic in nics if nic.kind != "Ethernet" or nic.bus_id is not None]
     nodes = {gpu.label: gpu.numa for gpu in gpus if gpu.numa is not None}
     nodes.update({nic.label: nic.numa for nic in nics if nic.numa is not None})

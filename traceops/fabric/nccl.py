@@ -41,15 +41,13 @@ class RankPlace(Struct, frozen=True):
 
 
 class Connection(Struct, frozen=True):
-    """One rank sends to another: all channels of one way together; ranks count inside the communicator.
-
-    detail: what follows the transport (``CUMEM``, ``IPC``, ``direct pointer``, ``indirect``, ``IB``, ``Socket``,
-    ``AWS Libfabric``, …). channels: different channel numbers. device: the network device's number, of NET; where the
-    channels go over several devices, there is a connection for each. gdr: GPUDirect RDMA was used; both as the sender
-    says. of_receiver: only the receiver's lines are there, and both are its own: of the sender's NIC nothing is known.
-    quote: of the first line. A COLLNET connection goes to the network: its destination is its source. proxy: the rank
-    whose process sends, of NET, where that is another one (PXN: the GPU near the NIC, over NVLink).
-    """
+    """One rank sends to another: all channels of one way together; ranks count inside the communicator. detail: what
+    follows the transport (``CUMEM``, ``IPC``, ``direct pointer``, ``indirect``, ``IB``, ``Socket``, ``AWS Libfabric``,
+    …). channels: different channel numbers. device: the network device's number, of NET; where the channels go over
+    several devices, there is a connection for each. gdr: GPUDirect RDMA was used; both as the sender says. of_receiver:
+    only the receiver's lines are there, and both are its own: of the sender's NIC nothing is known. quote: of the first
+    line. A COLLNET connection goes to the network: its destination is its source. proxy: the rank whose process sends,
+    of NET, where that is another one (PXN: the GPU near the NIC, over NVLink)."""
 
     source: int
     destination: int
@@ -71,13 +69,11 @@ class Connection(Struct, frozen=True):
 
 
 class GraphBandwidth(Struct, frozen=True):
-    """What NCCL expects of one way to connect the ranks, from its own search; GB/s one way over all channels.
-
-    pattern: 4 ring, 1 and 3 trees, 5 NVLS [NCCL, graph.h]. intra and inter: inside hosts and between them.
-    The type is the farthest path used: ``NVL``, ``NVB``, ``C2C``, ``PIX``, ``PXB``, ``PXN``, ``PHB``, ``SYS``.
-    devices: the GPUs of a channel, as NCCL's XML counts them. leaves_host: whether a channel goes through a network
-    device. None and empty where the source is a log, which tells that of the communicator.
-    """
+    """What NCCL expects of one way to connect the ranks, from its own search; GB/s one way over all channels. pattern:
+    4 ring, 1 and 3 trees, 5 NVLS [NCCL, graph.h]. intra and inter: inside hosts and between them. The type is the
+    farthest path used: ``NVL``, ``NVB``, ``C2C``, ``PIX``, ``PXB``, ``PXN``, ``PHB``, ``SYS``. devices: the GPUs of a
+    channel, as NCCL's XML counts them. leaves_host: whether a channel goes through a network device. None and empty
+    where the source is a log, which tells that of the communicator."""
 
     pattern: int
     channels: int
@@ -91,14 +87,11 @@ class GraphBandwidth(Struct, frozen=True):
 
 
 class Communicator(Struct, frozen=True):
-    """One NCCL communicator as its ranks' lines tell of it.
-
-    id: ``commId`` where NCCL says it (from 2.16; a split's is made of its parent's), else made of host, pid and
-    pointer. size: ranks it has; at_least: as many as its connections name, where nothing tells more. places: by rank,
-    as far as the lines name them. graphs: what NCCL found, each once. nodes: hosts, as NCCL counts. The
-    channels: that collectives, NVLink SHARP and messages may use. rings: the different orders of ranks, as far as they
-    fit into a line.
-    """
+    """One NCCL communicator as its ranks' lines tell of it. id: ``commId`` where NCCL says it (from 2.16; a split's is
+    made of its parent's), else made of host, pid and pointer. size: ranks it has; at_least: as many as its connections
+    name, where nothing tells more. places: by rank, as far as the lines name them. graphs: what NCCL found, each once.
+    nodes: hosts, as NCCL counts. The channels: that collectives, NVLink SHARP and messages may use. rings: the
+    different orders of ranks, as far as they fit into a line."""
 
     id: str
     size: int
@@ -144,8 +137,7 @@ class NetworkEvent(Struct, frozen=True):
 
 class HostRemark(Struct, frozen=True):
     """What RCCL warns of about a host: ``no_iommu_pt``, its kernel was not told to pass devices' addresses through;
-    ``numa_balancing``, it moves memory between NUMA nodes.
-    """
+    ``numa_balancing``, it moves memory between NUMA nodes."""
 
     kind: HostRemarkKind
     host: str
@@ -176,16 +168,13 @@ class NcclSetting(Struct, frozen=True):
 
 class NcclLog(Struct, frozen=True):
     """What the NCCL lines of some files say; every tuple in the order of the lines, equal lines of ranks once.
-
     cuda_driver: the CUDA version that the driver is for (``13.0``). network_events: also those that are normal.
-    plugin_failures: the failures among them: see `NetworkEventKind`. warnings: NCCL WARN.
-    machines: from ``=== System``, where the log has it; NICs are called ``NET0``, … as NCCL counts them.
-    choices: the tuner's, as far as the log has them. tuners: external tuner plugins in use. p2p_disabled: lines that
-    say that GPUs cannot reach each other directly. connections_left_out: beyond the most that are kept.
-    informed: host and pid of processes that wrote NCCL INFO lines ("" and 0: lines that name none). Of another one
-    nothing follows from what is missing: NCCL_DEBUG=WARN tells neither networks nor connections. host_remarks: of each
-    host and kind the first.
-    """
+    plugin_failures: the failures among them: see `NetworkEventKind`. warnings: NCCL WARN. machines: from
+    ``=== System``, where the log has it; NICs are called ``NET0``, … as NCCL counts them. choices: the tuner's, as far
+    as the log has them. tuners: external tuner plugins in use. p2p_disabled: lines that say that GPUs cannot reach each
+    other directly. connections_left_out: beyond the most that are kept. informed: host and pid of processes that wrote
+    NCCL INFO lines ("" and 0: lines that name none). Of another one nothing follows from what is missing:
+    NCCL_DEBUG=WARN tells neither networks nor connections. host_remarks: of each host and kind the first."""
 
     files: tuple[str, ...]
     nccl_versions: tuple[str, ...] = ()
@@ -315,10 +304,8 @@ class Benchmark(Struct, frozen=True):
 
     @property
     def falls_to(self) -> BenchmarkSize | None:
-        """The largest message, where the rate falls to less than half on the way to it from a large one.
-
-        Two larger ones at least are far below the best, so that none is an outlier.
-        """
+        """The largest message, where the rate falls to less than half on the way to it from a large one. Two larger
+        ones at least are far below the best, so that none is an outlier."""
         best = self.large
         larger = [] if best is None else sorted((r for r in self.sizes if r.bytes > best.bytes), key=lambda r: r.bytes)
         if best is None or len(larger) < 2 or larger[-1].busbw_gbs >= _FALLEN * best.busbw_gbs:
@@ -344,13 +331,11 @@ class Benchmark(Struct, frozen=True):
 
 
 class InspectorRank(Struct, frozen=True):
-    """One rank of one communicator, and one operation of it that Inspector saw complete.
-
-    rank: in its communicator, of `ranks`; of a subgroup that is not the job's rank. communicator: NCCL's hash. name:
-    as the program gave it, empty where it gave none. op: ``AllReduce``, …; ``Send`` and ``Recv`` for messages.
-    last: the largest sequence number, which NCCL counts for each operation apart. written: by second (since 1970, of
-    the rank's host) in which lines were written, the largest number until then. path: the file.
-    """
+    """One rank of one communicator, and one operation of it that Inspector saw complete. rank: in its communicator, of
+    `ranks`; of a subgroup that is not the job's rank. communicator: NCCL's hash. name: as the program gave it, empty
+    where it gave none. op: ``AllReduce``, …; ``Send`` and ``Recv`` for messages. last: the largest sequence number,
+    which NCCL counts for each operation apart. written: by second (since 1970, of the rank's host) in which lines were
+    written, the largest number until then. path: the file."""
 
     communicator: str
     name: str

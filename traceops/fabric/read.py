@@ -70,15 +70,13 @@ _OWN_LINKS = ("NV", "XGMI", "C2C")
 
 
 def merge_machines(machines: Iterable[Machine]) -> tuple[Machine, ...]:
-    """One machine a host, in order of appearance, with what any source says of it.
-
-    Where two say different things, the first does; but NVLink and XGMI come before the PCIe path below them, and
-    nvidia-smi's NODE before NCCL's PHB, which means either. A source without a host's name joins the only named
-    host, or other sources without one, where their GPUs agree. They agree if they have the same bus ids. Where those
-    are not known, they agree if they have the same indices and no other names, NUMA nodes or numbers of NVLinks; where
-    one has bus ids, in the order of the indices, as nvidia-smi counts: NCCL's log of a job that has a part of its host
-    counts that part. Two machines of one file are never one for want of names.
-    """
+    """One machine a host, in order of appearance, with what any source says of it. Where two say different things, the
+    first does; but NVLink and XGMI come before the PCIe path below them, and nvidia-smi's NODE before NCCL's PHB, which
+    means either. A source without a host's name joins the only named host, or other sources without one, where their
+    GPUs agree. They agree if they have the same bus ids. Where those are not known, they agree if they have the same
+    indices and no other names, NUMA nodes or numbers of NVLinks; where one has bus ids, in the order of the indices, as
+    nvidia-smi counts: NCCL's log of a job that has a part of its host counts that part. Two machines of one file are
+    never one for want of names."""
     given = list(machines)
     hosts = {short_host(machine.host) for machine in given if machine.host is not None}
     groups: list[tuple[int, Machine]] = []
@@ -170,7 +168,8 @@ def _joined(one: Machine, other: Machine) -> Machine:
             gpus[labels[gpu.label]] = replace(gpu, index=index)
     for nic in other.nics:
         if nic.label not in labels:
-            labels[nic.label] = free = _free_label(nic.label, nics)
+            names = (nic.label, *map("NIC{}".format, range(len(nics) + 1)))
+            labels[nic.label] = free = next(name for name in names if name not in nics)
             nics[free] = replace(nic, label=free)
     paths = dict(one.paths)
     for (start, end), path in other.paths.items():
@@ -185,11 +184,6 @@ def _joined(one: Machine, other: Machine) -> Machine:
         paths=paths,
         sources=tuple(dict.fromkeys((*one.sources, *other.sources))),
     )
-
-
-def _free_label(label: str, taken: dict[str, Nic]) -> str:
-    names = (label, *(f"NIC{number}" for number in range(len(taken) + 1)))
-    return next(name for name in names if name not in taken)
 
 
 def _better(known: DevicePath, path: DevicePath) -> DevicePath:

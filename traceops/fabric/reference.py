@@ -26,12 +26,10 @@ _PCIE_LIKE = {"PHB": "NODE"}  # NCCL calls both PHB, nvidia-smi tells them apart
 
 
 def fingerprint(machine: Machine) -> str:
-    """16 hex digits of the GPUs' names, the kind and count of each pair's path, and the NICs.
-
-    The same whatever the host is called and in whatever order files told it. Not part of it: what may differ without
-    another machine (PCIe width, NUMA nodes, addresses), Ethernet ports, which a container may or may not see, and
-    where GPU indices begin. What a source does not tell is part of it: ask for that of all sources joined.
-    """
+    """16 hex digits of the GPUs' names, the kind and count of each pair's path, and the NICs. The same whatever the
+    host is called and in whatever order files told it. Not part of it: what may differ without another machine (PCIe
+    width, NUMA nodes, addresses), Ethernet ports, which a container may or may not see, and where GPU indices begin.
+    What a source does not tell is part of it: ask for that of all sources joined."""
     gpus = sorted(machine.gpus, key=lambda gpu: gpu.index)
     paths = [machine.path(one.label, other.label) for one, other in combinations(gpus, 2)]
     nics = sorted(
@@ -248,11 +246,12 @@ def ring_limit(machine: Machine, gpus: Sequence[Gpu]) -> RingLimit | None:
         for one, other in combinations(gpus, 2)
         if (path := machine.path(one.label, other.label)) is not None
     }
-    if linked := {pair: path for pair, path in pairs.items() if path.kind in _OWN_LINKS}:
-        return _of_links(gpus, linked, len(linked) == len(gpus) * (len(gpus) - 1) // 2)
     wanted = len(gpus) * (len(gpus) - 1) // 2
+    if linked := {pair: path for pair, path in pairs.items() if path.kind in _OWN_LINKS}:
+        return _of_links(gpus, linked, len(linked) == wanted)
     if len(pairs) == wanted > 0 and all(path.kind in ("PIX", "PXB") for path in pairs.values()):
-        return _of_pcie(gpus, next(iter(pairs.values())))
+        link, path = link_of_machine((replace(machine, gpus=tuple(gpus)),)), next(iter(pairs.values()))
+        return None if link is None else RingLimit(link.gbs, path.kind, None, True, path)
     return None
 
 
@@ -264,16 +263,22 @@ def _of_links(gpus: Sequence[Gpu], linked: Mapping[tuple[str, str], Path], whole
             return None
         gbs[pair] = told
     first = next(iter(linked.values()))
-    counts = [path.count for path in linked.values()]
     totals = [gpu.nvlinks for gpu in gpus]
     if whole and not _is_mesh(gpus, linked):
         narrowest = min(gbs.values())
         known = [total for total in totals if total]
-        count = min(known) if len(known) == len(totals) else min((one for one in counts if one), default=None)
+        count = (
+            min(known)
+            if len(known) == len(totals)
+            else min((path.count for path in linked.values() if path.count), default=None)
+        )
         return RingLimit(narrowest, first.kind, count, True, first)
     if len(gpus) > _MOST_GPUS:
         return None
-    cut = _narrowest_cut([gpu.label for gpu in gpus], gbs)
+    # Every ring crosses each cut once each way: all of them carry no more than the narrowest gives.
+    own, *rest = by_label
+    sides = ({own, *some} for size in range(len(rest)) for some in combinations(rest, size))
+    cut = min(sum(one for pair, one in gbs.items() if (pair[0] in side) != (pair[1] in side)) for side in sides)
     return RingLimit(cut, first.kind, None, whole, first) if cut > 0 else None
 
 
@@ -301,26 +306,3 @@ def _link_gbs(ends: Sequence[Gpu], path: Path) -> float | None:
     if not rates:
         return count * (_LEAST_BRIDGED_GBS if path.count <= _BRIDGED_LINKS else _LEAST_GBS)
     return count * min(_AS_NCCL_COUNTS.get(rate, _LEAST_GBS) for rate in rates)
-
-
-def _narrowest_cut(labels: Sequence[str], gbs: Mapping[tuple[str, str], float]) -> float:
-    """Every ring crosses each cut once each way: all of them carry no more than the narrowest gives."""
-    first, *rest = labels
-    narrowest = float("inf")
-    for size in range(len(rest)):
-        for some in combinations(rest, size):
-            side = {first, *some}
-            crossing = sum(one for pair, one in gbs.items() if (pair[0] in side) != (pair[1] in side))
-            narrowest = min(narrowest, crossing)
-    return narrowest
-
-
-def _of_pcie(gpus: Sequence[Gpu], path: Path) -> RingLimit | None:
-    known = []
-    for gpu in gpus:
-        pcie = gpu.pcie
-        lane = LANE_GBS.get(pcie.most_generation or 0) if pcie is not None else None
-        if pcie is None or lane is None or not pcie.most_width:
-            return None
-        known.append(lane * pcie.most_width)
-    return RingLimit(min(known), path.kind, None, True, path)

@@ -14,12 +14,10 @@ from traceops.fabric.nccl import Communicator, Connection, NcclLog, RankPlace
 
 
 class RankGpus:
-    """The GPUs of the ranks of a log.
-
-    A process counts the GPUs that it sees. In a container, and where Slurm gives parts of a host away, its number 0 is
-    any row of the host's matrix. So numbers count only where the ranks of a host have all GPUs of the machine, and
-    their bus ids, if the log has them, are in the order of the numbers, as nvidia-smi counts.
-    """
+    """The GPUs of the ranks of a log. A process counts the GPUs that it sees. In a container, and where Slurm gives
+    parts of a host away, its number 0 is any row of the host's matrix. So numbers count only where the ranks of a host
+    have all GPUs of the machine, and their bus ids, if the log has them, are in the order of the numbers, as nvidia-smi
+    counts."""
 
     def __init__(self, log: NcclLog | None) -> None:
         places: defaultdict[str, list[RankPlace]] = defaultdict(list)
@@ -67,13 +65,11 @@ def _in_order(places: Iterable[RankPlace]) -> set[int]:
 
 
 class Talk(Struct, frozen=True):
-    """One connection of NCCL between two ranks: where they run, and how their GPUs reach each other.
-
-    inside: both run on one host. machine, gpus: None where no topology names them. at_nic: the rank whose process uses
-    the network device of the connection, on the machine and GPU beside it: who sends, which is another than the
-    source where NCCL goes through that one's GPU (PXN), or who receives where only that is told. path: between the
-    GPUs, None where not known or on two hosts; where all pairs of the machine have one kind of path, that.
-    """
+    """One connection of NCCL between two ranks: where they run, and how their GPUs reach each other. inside: both run
+    on one host. machine, gpus: None where no topology names them. at_nic: the rank whose process uses the network
+    device of the connection, on the machine and GPU beside it: who sends, which is another than the source where NCCL
+    goes through that one's GPU (PXN), or who receives where only that is told. path: between the GPUs, None where not
+    known or on two hosts; where all pairs of the machine have one kind of path, that."""
 
     communicator: Communicator
     connection: Connection
@@ -201,12 +197,10 @@ def _member(communicator: Communicator, rank: int, place: RankPlace | None) -> H
 
 
 def names_are_of_several(communicator: Communicator) -> bool:
-    """Whether hosts share a name (``localhost``, ``vm``): two ranks run on one device.
-
-    Two parts of one GPU (MIG) look like this too. NCCL's count of nodes does not tell: ranks of one host that have
-    neither P2P nor shared memory are nodes of their own to it. In a log that lacks ranks and bus ids, hosts may share
-    a name unseen: so they count as several.
-    """
+    """Whether hosts share a name (``localhost``, ``vm``): two ranks run on one device. Two parts of one GPU (MIG) look
+    like this too. NCCL's count of nodes does not tell: ranks of one host that have neither P2P nor shared memory are
+    nodes of their own to it. In a log that lacks ranks and bus ids, hosts may share a name unseen: so they count as
+    several."""
     places = communicator.places.values()
     devices = [(place.host, place.bus_id or place.nvml_device) for place in places]
     known = [device for device in devices if device[1] is not None]

@@ -102,8 +102,7 @@ def _of_unknown_rank(root: Root, first: Crash) -> Root:
 
 
 def _died_of(root: Root, crash: Crash) -> Root:
-    """Ranks that a launcher saw die, with what they said of their failure: with all that failed with the same words at
-    the same line, as on a start that cannot succeed anywhere."""
+    """Ranks that a launcher saw die, with what they said, and with all that failed with the same words and line."""
     failures: dict[tuple[str, Frame | None], set[int]] = {}
     for event in crash.events:
         if event.rank is not None:
@@ -179,10 +178,8 @@ def without_own_end(evidence: HangEvidence) -> Sequence[LogEvent]:
 
 
 def aftermath(log: Sequence[LogEvent], roots: Sequence[Root], *, waiting: bool = False) -> tuple[str, ...]:
-    """A sentence for each: 'After that the program was ended by Slurm at the job's time limit (train.log:52).'
-
-    waiting: ranks wait in operations, whatever the cause.
-    """
+    """A sentence for each: 'After that the program was ended by Slurm at the job's time limit (train.log:52).' waiting:
+    ranks wait in operations, whatever the cause."""
     if not roots and not waiting:
         return ()
     known = {root.crash.kind for root in roots if root.crash is not None}
@@ -345,8 +342,7 @@ def _first_causes(evidence: HangEvidence, roots: list[int], exits: dict[int, Log
 
 
 def _earliest(roots: list[int], exits: dict[int, LogEvent], reached: Collection[int | None]) -> list[int]:
-    """Of ranks whose end several launchers saw first, each on its own node, those that ended before the others did. All
-    of them where a launcher does not say when, or where the earliest may only have followed another's end."""
+    """Of ranks that ended first on their nodes the earliest; all where a time is missing or they may be echoes."""
     own = [rank for rank in roots if rank not in reached]
     times = {rank: exits[rank].when for rank in own if rank in exits}
     known = {rank: when for rank, when in times.items() if when is not None}

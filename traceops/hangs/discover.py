@@ -65,12 +65,10 @@ _OURS = re.compile(rb'\s*\{\s*"schema_version": ?\d{1,3},\s*"tool": ?\{\s*"name"
 
 
 def find_evidence(path: str | os.PathLike[str], jobs: int | None = None, called: str | None = None) -> HangEvidence:
-    """All evidence under `path`: a run folder, its evidence folder, a folder of dumps and logs, or one file.
-
-    jobs: processes to read dumps with, one a core if None. called: see `diagnose`.
-    A zip or tar archive is read as the folder that it holds; archives in a folder where nothing else tells of a hang.
-    Raises InputError where nothing under `path` tells anything of a hang. A bad file costs itself only.
-    """
+    """All evidence under `path`: a run folder, its evidence folder, a folder of dumps and logs, or one file. jobs:
+    processes to read dumps with, one a core if None. called: see `diagnose`. A zip or tar archive is read as the folder
+    that it holds; archives in a folder where nothing else tells of a hang. Raises InputError where nothing under `path`
+    tells anything of a hang. A bad file costs itself only."""
     if is_remote(os.fspath(path)):
         raise FileError(path, "is remote; diagnose reads local files: copy it here first")
     with opened(Path(path), _SKIPPED, called) as given:
@@ -109,15 +107,18 @@ def _find(root: Path, jobs: int | None) -> HangEvidence:
         raise FileError(root, "is a pipe, a socket or a device; its text: traceops diagnose - < FILE")
     found, run_folder = Found(), run_folder_of(root)
     manifest = read_run(run_folder, found) if root.is_dir() else {}
-    for file in _candidates(root, run_folder):
+    files: Iterable[Path] = (root,)
+    if root.is_dir():  # of a run folder its evidence and logs only, of any other folder all
+        is_run = (run_folder / "run.json").is_file()
+        files = chain(_files(run_folder / "evidence"), _files(run_folder / "logs")) if is_run else _files(root)
+    for file in files:
         _read(file, found, alone=root.is_file())
     _read_all_dumps(found, jobs, alone=root.is_file())
     records, dropped = one_job(found.dumps)
     found.records = {rank: _with_groups(record, found.groups.get(rank, {})) for rank, record in records.items()}
     found.log, others = one_slurm_job(found.log if root.is_file() else with_earlier_starts(found.log), found.texts)
     found.log = with_kernel_joined(found.log, found.texts)
-    for rank, record in records_from_log(found.log).items():
-        found.records.setdefault(rank, record)
+    found.records = records_from_log(found.log) | found.records
     fabric = _fabric(found)
     inspector = None if fabric is None else fabric.inspector
     found.log += () if inspector is None else inspector_events(inspector)
@@ -190,12 +191,9 @@ def _fabric(found: Found) -> Fabric | None:
     found.problems += [problem for problem in fabric.problems if problem[0] not in known]
     if not fabric.tells:
         return None
-    told = [
-        *(fabric.log.files if fabric.log is not None else ()),
-        *(s for m in fabric.machines for s in m.sources),
-        *(benchmark.quote.path for benchmark in fabric.benchmarks),
-        *(fabric.inspector.files if fabric.inspector is not None else ()),
-    ]
+    told = [source for machine in fabric.machines for source in machine.sources]
+    told += [benchmark.quote.path for benchmark in fabric.benchmarks]
+    told = [*(fabric.log.files if fabric.log else ()), *told, *(fabric.inspector.files if fabric.inspector else ())]
     found.files += dict.fromkeys(path for path in told if path not in found.files)
     return fabric
 
@@ -209,15 +207,6 @@ def _fabric_reader() -> Callable[[Iterable[Path], list[Path]], Fabric]:
 def run_folder_of(path: Path) -> Path:
     """The run folder for its evidence folder, any other path for itself."""
     return path.parent if path.name == "evidence" and (path.parent / "run.json").is_file() else path
-
-
-def _candidates(root: Path, run_folder: Path) -> Iterable[Path]:
-    """Files to look at: of a run folder its evidence and logs only, of any other folder all."""
-    if root.is_file():
-        return (root,)
-    if (run_folder / "run.json").is_file():
-        return chain(_files(run_folder / "evidence"), _files(run_folder / "logs"))
-    return _files(root)
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -38,13 +38,10 @@ class Frame(Struct, frozen=True):
 
 
 class Operation(msgspec.Struct, frozen=True, gc=False):  # made by the million: a dataclass takes seven times as long
-    """A collective or point-to-point operation that a rank called.
-
-    record: its place in the rank's program order. group: the group's name on this rank. op: 'all_reduce',
-    '_all_gather_base', 'send', … without its backend. sequence: place in the group; point-to-point
-    operations are counted apart. peer: the other end of a send or receive, a global rank; None if not known.
-    Shapes are per tensor; None where the source does not tell. frames: innermost first.
-    """
+    """A collective or point-to-point operation that a rank called. record: its place in the rank's program order.
+    group: the group's name on this rank. op: 'all_reduce', '_all_gather_base', 'send', … without its backend. sequence:
+    place in the group; point-to-point operations are counted apart. peer: the other end of a send or receive, a global
+    rank; None if not known. Shapes are per tensor; None where the source does not tell. frames: innermost first."""
 
     record: int
     group: str
@@ -86,13 +83,11 @@ class GroupStatus(Struct, frozen=True):
 
 
 class RankRecord(Struct, frozen=True):
-    """What one rank's flight recorder, or what its log says of its collectives, holds.
-
-    operations: in program order. status: by the group's name. whole: `operations` go back to the rank's
-    first collective. active_only: completed operations were left out of the dump. timed: starts were recorded.
-    source: 'flight recorder' or 'log'. backend: 'nccl', 'gloo', …, None where not told. hides_messages: the rank
-    has called sends or receives that are not recorded (gloo's never are).
-    """
+    """What one rank's flight recorder, or what its log says of its collectives, holds. operations: in program order.
+    status: by the group's name. whole: `operations` go back to the rank's first collective. active_only: completed
+    operations were left out of the dump. timed: starts were recorded. source: 'flight recorder' or 'log'. backend:
+    'nccl', 'gloo', …, None where not told. hides_messages: the rank has called sends or receives that are not recorded
+    (gloo's never are)."""
 
     rank: int
     path: str
@@ -129,26 +124,23 @@ class Trained(Struct, frozen=True):
 
 
 class LogEvent(Struct, frozen=True):
-    """One thing a log says that bears on a hang; `rank` is who said it, None if that is not told.
-
-    kind: 'timeout' a collective ran out of time; 'status' how far the rank has come (`enqueued`, `completed`);
-    'mismatch' different calls were detected; 'missing' ranks that did not come (`accused`); 'error' an exception
-    ended the rank; 'cuda' a GPU error; 'nccl' an NCCL warning; 'memory' out of memory; 'exit' a process ended
-    (`accused` with `exit_code`, negative for a signal; `root_cause` as torchrun says); 'connection' a peer is
-    gone; 'monitor' the heartbeat monitor gave up; 'trouble' a line that calls itself an error or says that it tries
-    again, where a log tells of nothing else; 'outlived' any of these after which the log shows steps, or the program's
-    own end: it, or its next start, went on; 'passed' a state that was over, as the log says; 'ras' ranks that NCCL's
-    RAS report tells apart from the others by how many operations (`op`, `sequence`) they have launched; 'inspector'
-    ranks on which NCCL Inspector wrote nothing more after that operation; 'said' the last line of a rank that says
-    nothing else, where others ran out of time; 'idle' steps that train nothing.
-    line: in the file, from 1. op: as in `Operation`. frames: innermost first, of the failed collective or the
-    exception. steps_behind: the furthest step that the log shows close behind it, if several are: printed before it and
-    shown late, or made after it. was: the kind of what was outlived; 'trouble' where its logger goes on. cut_off:
-    of a traceback, that its own end is missing: the exception is not told. after_end: its training had ended before.
-    when: seconds by the clock of a launcher's host, of the end of a process. clock: the time of day in
-    a line that was 'said'.
-    before: lines that lead to it, by their number: the last overflows before a loss scaler gave up.
-    """
+    """One thing a log says that bears on a hang; `rank` is who said it, None if that is not told. kind: 'timeout' a
+    collective ran out of time; 'status' how far the rank has come (`enqueued`, `completed`); 'mismatch' different calls
+    were detected; 'missing' ranks that did not come (`accused`); 'error' an exception ended the rank; 'cuda' a GPU
+    error; 'nccl' an NCCL warning; 'memory' out of memory; 'exit' a process ended (`accused` with `exit_code`, negative
+    for a signal; `root_cause` as torchrun says); 'connection' a peer is gone; 'monitor' the heartbeat monitor gave up;
+    'trouble' a line that calls itself an error or says that it tries again, where a log tells of nothing else;
+    'outlived' any of these after which the log shows steps, or the program's own end: it, or its next start, went on;
+    'passed' a state that was over, as the log says; 'ras' ranks that NCCL's RAS report tells apart from the others by
+    how many operations (`op`, `sequence`) they have launched; 'inspector' ranks on which NCCL Inspector wrote nothing
+    more after that operation; 'said' the last line of a rank that says nothing else, where others ran out of time;
+    'idle' steps that train nothing. line: in the file, from 1. op: as in `Operation`. frames: innermost first, of the
+    failed collective or the exception. steps_behind: the furthest step that the log shows close behind it, if several
+    are: printed before it and shown late, or made after it. was: the kind of what was outlived; 'trouble' where its
+    logger goes on. cut_off: of a traceback, that its own end is missing: the exception is not told. after_end: its
+    training had ended before. when: seconds by the clock of a launcher's host, of the end of a process. clock: the time
+    of day in a line that was 'said'. before: lines that lead to it, by their number: the last overflows before a loss
+    scaler gave up."""
 
     kind: LogKind
     rank: int | None
@@ -250,12 +242,10 @@ class LoggedProgress(Struct, frozen=True):
 
 
 class LogEnd(Struct, frozen=True):
-    """How one log ends. step: the last that it shows, of `of` steps, or the epoch. lines: how many it has.
-
-    done: the program says that it came to its end. serving: a server says that it is up. interrupted, asked:
-    (line, what it says). hangs: likewise, of somebody who writes that the job hangs. frames: where it stood when it was
-    interrupted, innermost first.
-    """
+    """How one log ends. step: the last that it shows, of `of` steps, or the epoch. lines: how many it has. done: the
+    program says that it came to its end. serving: a server says that it is up. interrupted, asked: (line, what it
+    says). hangs: likewise, of somebody who writes that the job hangs. frames: where it stood when it was interrupted,
+    innermost first."""
 
     path: str
     lines: int
@@ -285,17 +275,15 @@ def is_borne_out(world: int, known: int) -> bool:
 
 
 class HangEvidence(Struct, frozen=True):
-    """All that was found of a hang, by rank; any part may be empty.
-
-    world_size: None where nothing tells. problems: (file, what is wrong with it or why it was left out).
-    failed_rank: the rank that failed first, as the launcher saw it. fabric: machines, links and NCCL's lines, if any.
-    progress: of logs whose steps became slow. models: the parameters under DDP or FSDP of each rank.
-    earlier: by start what a log tells of starts before the one that `log` is of. world_source: what tells the number of
-    ranks, as in `job.World`. is_own_run: `traceops run` left it, so nothing of a rank is missing by chance.
-    rank_files: ranks that have a log of their own. since: when waits began. lone: stacks of processes of unknown rank.
-    ends: how logs end in which nothing failed; only where there is no other evidence. setting: as in
-    `job.setting_of`. last_lines: the last sign of life of each rank whose lines a log tells apart.
-    """
+    """All that was found of a hang, by rank; any part may be empty. world_size: None where nothing tells. problems:
+    (file, what is wrong with it or why it was left out). failed_rank: the rank that failed first, as the launcher saw
+    it. fabric: machines, links and NCCL's lines, if any. progress: of logs whose steps became slow. models: the
+    parameters under DDP or FSDP of each rank. earlier: by start what a log tells of starts before the one that `log` is
+    of. world_source: what tells the number of ranks, as in `job.World`. is_own_run: `traceops run` left it, so nothing
+    of a rank is missing by chance. rank_files: ranks that have a log of their own. since: when waits began. lone:
+    stacks of processes of unknown rank. ends: how logs end in which nothing failed; only where there is no other
+    evidence. setting: as in `job.setting_of`. last_lines: the last sign of life of each rank whose lines a log tells
+    apart."""
 
     root: str
     name: str

@@ -89,7 +89,10 @@ def opened(path: Path, skipped: tuple[str, ...], called: str | None = None) -> I
         if not within:
             yield given
             return
-        inside = _inside(given, within, archive)
+        unpacked = Path(next(own for own, name in given.names if name.endswith(":")))
+        inside = Path(os.path.normpath(unpacked / within))
+        if not inside.is_relative_to(unpacked) or not inside.exists():
+            raise InputError(f"{archive}:{within} does not exist: {archive.name} holds no such file")
         if inside.is_file() and is_archive(str(inside)):  # in so many others that it was not unpacked with them
             with _unpacked([inside], skipped, str(path)) as given:
                 yield given
@@ -121,17 +124,12 @@ def _unpacked(archives: Sequence[Path], skipped: tuple[str, ...], called: str | 
             done = unpack(str(archive), own, skipped)
             names += [(f"{own}{os.sep}", f"{called or archive}:"), (str(own), called or str(archive))]
             problems += [(f"{called or archive}:{member}".rstrip(":"), what) for member, what in done.problems]
-        root = _root(own) if len(archives) == 1 else Path(folder)
+        root = Path(folder)  # most archives hold one folder that holds all
+        while len(inside := list(root.iterdir())) == 1 and inside[0].is_dir():
+            root = inside[0]
         whole = called or str(archives[0])
         first = [(f"--from {root}", reason("hangs", "unpacked")), (f"{root} holds ", f"{whole} holds ")]
         yield Given(root, (*first, *names), whole, called or stem_of(whole), tuple(problems))
-
-
-def _root(folder: Path) -> Path:
-    """The folder in which the files begin: most archives hold one folder that holds all."""
-    while len(inside := list(folder.iterdir())) == 1 and inside[0].is_dir():
-        folder = inside[0]
-    return folder
 
 
 def _archive_in(path: Path) -> tuple[Path | None, str]:
@@ -143,14 +141,6 @@ def _archive_in(path: Path) -> tuple[Path | None, str]:
         if Path(text[:at]).is_file() and is_archive(text[:at]):
             return Path(text[:at]), text[at + 1 :]
     return None, ""
-
-
-def _inside(given: Given, within: str, archive: Path) -> Path:
-    unpacked = Path(next(own for own, name in given.names if name.endswith(":")))
-    found = Path(os.path.normpath(unpacked / within))
-    if not found.is_relative_to(unpacked) or not found.exists():
-        raise InputError(f"{archive}:{within} does not exist: {archive.name} holds no such file")
-    return found
 
 
 def with_texts(value: T, change: Callable[[str], str]) -> T:

@@ -252,11 +252,9 @@ def _of_sizes(event: LogEvent) -> int | None:
 
 def can_blame(evidence: HangEvidence) -> set[int]:
     """Ranks whose silence in what was read tells something: others left what these did not, and nobody left it out.
-
     Everybody else in a job may be on another host whose files nobody brought. So a silent rank counts where the
     collection is known to be whole: traceops' own run folder, a file of all other ranks, or a log in which every rank
-    says something.
-    """
+    says something."""
     everybody = set(evidence.everybody)
     known = {*evidence.records, *evidence.stacks, *evidence.processes}
     heard = set[int]().union(*(event.named for event in evidence.log))
@@ -383,8 +381,7 @@ def _pid(event: LogEvent) -> int | None:
 
 
 def _apart(event: LogEvent, job: Sequence[LogTimes], failures: set[LogKind]) -> str | None:
-    """Why the line is not taken for a cause; None where it may be one. failures: the kinds that the job's own logs
-    have."""
+    """Why the line is not taken for a cause, None where it may be one. failures: kinds in the job's own logs."""
     clocks = [(own, times) for times in job if times.last is not None and (own := _when(event, times.last)) is not None]
     if not clocks:
         # Of a line whose time cannot be compared: a failure that a GPU's may be behind keeps it a cause.

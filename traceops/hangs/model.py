@@ -101,14 +101,12 @@ class RootFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Root(Struct, frozen=True):
-    """Ranks that the others wait for, with the rule it is a case of and the proof.
-
-    kind and facts: what they did. waiting: ranks that wait for these, directly or through others. group, op,
-    sequence, bytes, where: the operation in question and its line of code. doing: what the root ranks were doing
-    instead. evidence: (what, value). crash: how the ranks crashed, where the log shows it; a root that only crashed
-    (TO-E…) may have no ranks, where no line names one. carried: what the operation carries, where that is known or
-    likely. setting: in which the job runs, as advice differs by it.
-    """
+    """Ranks that the others wait for, with the rule it is a case of and the proof. kind and facts: what they did.
+    waiting: ranks that wait for these, directly or through others. group, op, sequence, bytes, where: the operation in
+    question and its line of code. doing: what the root ranks were doing instead. evidence: (what, value). crash: how
+    the ranks crashed, where the log shows it; a root that only crashed (TO-E…) may have no ranks, where no line names
+    one. carried: what the operation carries, where that is known or likely. setting: in which the job runs, as advice
+    differs by it."""
 
     rule: str
     kind: RootKind

@@ -55,11 +55,9 @@ class Call:
 @dataclass(frozen=True)
 class RankPosition:
     """One rank's position. calls: its collectives that are known, by key. pending: not finished, in program order.
-
-    enqueued: the last collective it called in each group, messages the last send or receive, latest either of
-    them, None where that cannot be told. sends: the operations to and from single peers, by (group, peer,
-    kind), in order, finished ones too. counted: of a log, the last collective that the rank finished in each group.
-    """
+    enqueued: the last collective it called in each group, messages the last send or receive, latest either of them,
+    None where that cannot be told. sends: the operations to and from single peers, by (group, peer, kind), in order,
+    finished ones too. counted: of a log, the last collective that the rank finished in each group."""
 
     rank: int
     record: RankRecord
@@ -175,16 +173,9 @@ def _position(
         messages[group] = status.messages
         latest[group] = status.latest
     return RankPosition(
-        record.rank,
-        record,
-        {call.key: call for call in calls if not call.op.is_p2p},
-        pending,
-        enqueued,
-        messages,
-        latest,
-        _sends(calls),
-        counted if record.source == "log" else {},
-    )
+        record.rank, record, {call.key: call for call in calls if not call.op.is_p2p}, pending, enqueued, messages,
+        latest, _sends(calls), counted if record.source == "log" else {},
+    )  # fmt: skip
 
 
 def _sends(calls: Sequence[Call]) -> dict[tuple[ProcessGroup, int | None, str], tuple[Call, ...]]:
@@ -207,8 +198,7 @@ def _latest(calls: Iterable[Call], known: Mapping[ProcessGroup, int]) -> dict[Pr
 def _unclear(
     status: GroupStatus, group: ProcessGroup, with_p2p: set[ProcessGroup], done: Mapping[ProcessGroup, int]
 ) -> bool:
-    """Whether a status may count sends and receives instead of collectives. It does where it counts fewer than the
-    member must have called, for another to be through with them."""
+    """Whether a status may count messages instead of collectives: it is too low for what others have finished."""
     too_few = status.enqueued is not None and status.enqueued < done.get(group, 0)
     return status.messages is None and (group in with_p2p or too_few)
 
@@ -294,8 +284,7 @@ def _bytes(sizes: tuple[tuple[int, ...], ...] | None, dtypes: tuple[str, ...] | 
     if not sizes or not dtypes:
         return None
     widths = [_BYTES.get(dtype.lower()) for dtype in dtypes]
-    if len(widths) < len(sizes):
-        widths += [widths[0]] * (len(sizes) - len(widths))
+    widths += [widths[0]] * (len(sizes) - len(widths))
     if any(width is None for width in widths):
         return None
     return sum(math.prod(size) * (width or 0) for size, width in zip(sizes, widths, strict=False))

@@ -163,13 +163,10 @@ _STRICT = ("all_reduce", "_all_gather_base", "_reduce_scatter_base", "barrier")
 
 
 def mismatches(ranks: Mapping[int, RankPosition], waits: Waits, steps: Mapping[int, int]) -> list[Root]:
-    """The first call on which members part, in each group in which ranks wait: the side out of line is the root.
-
-    That is the smaller side. Of equal sides it is the one whose call differs from the steps before,
-    or else that of a rank that has not finished as many steps as most. NCCL may go on after a difference, with wrong
-    numbers. Then the difference lies before what the ranks wait in.
-    steps: steps that each rank has finished, as far as known.
-    """
+    """The first call on which members part, in each group in which ranks wait: the side out of line is the root. That
+    is the smaller side. Of equal sides it is the one whose call differs from the steps before, or else that of a rank
+    that has not finished as many steps as most. NCCL may go on after a difference, with wrong numbers. Then the
+    difference lies before what the ranks wait in. steps: steps that each rank has finished, as far as known."""
     by_group: dict[ProcessGroup, list[Call]] = defaultdict(list)
     for position in ranks.values():
         if position.head is not None and not position.head.op.is_p2p:
@@ -277,7 +274,12 @@ def _in_line(
         first = sides[0][0]
         usual = _usual_call(first.group, sequence, ranks[first.rank])
         as_usual = [i for i in largest if usual is not None and signature(sides[i][0].op) == usual]
-        largest = as_usual or _where_most_are(largest, sides, steps)
+        common = Counter(steps.values()).most_common(2)
+        if as_usual:
+            largest = as_usual
+        elif len(common) == 1 or (common and common[0][1] > common[1][1]):  # who is in the step of most ranks
+            there = [i for i in largest if any(steps.get(call.rank) == common[0][0] for call in sides[i])]
+            largest = there or largest
     return largest[0] if len(largest) == 1 else None
 
 
@@ -293,15 +295,6 @@ def _usual_call(group: ProcessGroup, sequence: int, position: RankPosition) -> t
         repeats[period] = next((i for i, (late, early) in pairs if late != early), len(before) - period)
     best = max(repeats, key=lambda period: (repeats[period], -period), default=0)
     return before[best - 1] if best and repeats[best] >= best else None
-
-
-def _where_most_are(largest: list[int], sides: Sequence[Sequence[Call]], steps: Mapping[int, int]) -> list[int]:
-    """Those of the sides with a rank in the step that most ranks are in; all where that cannot be told."""
-    common = Counter(steps.values()).most_common(2)
-    if not common or (len(common) == 2 and common[0][1] == common[1][1]):
-        return largest
-    there = [i for i in largest if any(steps.get(call.rank) == common[0][0] for call in sides[i])]
-    return there or largest
 
 
 _REDUCES = ("all_reduce", "allreduce", "reduce_scatter", "_reduce_scatter_base")
@@ -359,8 +352,7 @@ def _of_model(model: Shards | Trained, op: Operation) -> Carried | None:
 
 
 def _of_bucket(model: Trained, op: Operation) -> Carried | None:
-    """Parameters that follow each other and have the operation's size together, as DDP fills a bucket from the end.
-    Where several such runs have it, they cannot be told apart: the first is named, and how many there are."""
+    """The run of parameters that fills a bucket of this size, as DDP does from the end; of several the first."""
     elements = _elements(op.sizes_in)
     if op.op not in _REDUCES or not elements:
         return None

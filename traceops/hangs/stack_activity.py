@@ -31,12 +31,10 @@ class CodeLine:
 
 @dataclass(frozen=True)
 class StackActivity:
-    """What a thread does. kind: 'library' and 'user' are code that is not known to wait for anything.
-
-    function: what it does that in, where the kind has one. at: the line it is in, of kinds that name a line.
-    called_from: the innermost line of the user's own code, or of a third-party package if there is none; None if that
-    is `at`. where: its frame.
-    """
+    """What a thread does. kind: 'library' and 'user' are code that is not known to wait for anything. function: what it
+    does that in, where the kind has one. at: the line it is in, of kinds that name a line. called_from: the innermost
+    line of the user's own code, or of a third-party package if there is none; None if that is `at`. where: its
+    frame."""
 
     kind: ActivityKind
     function: str | None = None

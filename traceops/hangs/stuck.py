@@ -216,12 +216,10 @@ _EARLY = 32  # a way that carried more operations of the group than these works
 
 
 def with_way(root: Root, fabric: Fabric | None) -> Root:
-    """The root with the way that NCCL's log names between its ranks, if it is a collective that none finished.
-
-    P2P over PCIe that never finishes one of the first collectives is a cause of its own; across sockets, of medium
-    confidence. P2P that works is none: so there has to be the hang first, and early. Where ranks also send over a
-    network, nothing tells which of the two it is.
-    """
+    """The root with the way that NCCL's log names between its ranks, if it is a collective that none finished. P2P over
+    PCIe that never finishes one of the first collectives is a cause of its own; across sockets, of medium confidence.
+    P2P that works is none: so there has to be the hang first, and early. Where ranks also send over a network, nothing
+    tells which of the two it is."""
     if root.rule != NETWORK or fabric is None or len(root.ranks) < 2:
         return root
     if not (between := _between(root.ranks, fabric)):
@@ -262,12 +260,8 @@ def over_gloo(root: Root) -> Root:
 def _between(ranks: Sequence[int], fabric: Fabric) -> list[Talk]:
     """NCCL's connections with both ends among these ranks of the job."""
     job, wanted = job_ranks(fabric), set(ranks)
-    found = []
-    for talk in talks(fabric):
-        ends = ranks_in(job, members(talk))
-        if ends and wanted.issuperset(ends):
-            found.append(talk)
-    return found
+    ends = ((talk, ranks_in(job, members(talk))) for talk in talks(fabric))
+    return [talk for talk, both in ends if both and wanted.issuperset(both)]
 
 
 def _quotes(what: str, quotes: Sequence[Quote]) -> list[tuple[str, str]]:

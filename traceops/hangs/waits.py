@@ -227,12 +227,11 @@ def cycles(by_rank: Mapping[int, frozenset[int]]) -> list[tuple[int, ...]]:
     """Sets of ranks that wait for each other in a circle and for nobody else, each sorted. The strongly connected
     components with more than one rank that no edge leaves."""
     nodes = {*by_rank, *(on for waits in by_rank.values() for on in waits)}
-    found = []
-    for component in _components(nodes, by_rank):
-        leaves = any(on not in component for rank in component for on in by_rank.get(rank, ()))
-        if len(component) > 1 and not leaves:
-            found.append(tuple(sorted(component)))
-    return sorted(found)
+    return sorted(
+        tuple(sorted(component))
+        for component in _components(nodes, by_rank)
+        if len(component) > 1 and component.issuperset(on for rank in component for on in by_rank.get(rank, ()))
+    )
 
 
 def _components(nodes: Iterable[int], edges: Mapping[int, frozenset[int]]) -> list[set[int]]:

@@ -17,7 +17,7 @@ from traceops.hangs.crashes import Crash
 from traceops.hangs.evidence import HangEvidence, LogEvent
 from traceops.hangs.job import can_blame
 from traceops.hangs.model import HOW_IT_ENDED, Root, RootFacts, RootKind, Wait
-from traceops.hangs.positions import Call, RankPosition
+from traceops.hangs.positions import RankPosition
 from traceops.hangs.readers.messages import DIFFERENT, ready_ranks, stalled_ranks
 from traceops.hangs.roots import DIED, GPU, HOST, MISMATCH, NETWORK, START
 from traceops.hangs.stack_activity import StackActivity
@@ -136,7 +136,8 @@ def _silent(
 ) -> Root:
     waiting = tuple(rank for rank in waits.waiting_for(members) if rank not in members)
     head = ranks[wait.rank].head
-    here = tuple(rank for rank in waiting if rank in ranks and _is_in(ranks[rank], head)) or waiting
+    heads = {rank: ranks[rank].head for rank in waiting if rank in ranks}
+    here = tuple(rank for rank, own in heads.items() if head and own and own.key == head.key) or waiting
     unseen = kind is RootKind.UNSEEN
     said = [event for event in log if unseen and not event.named.isdisjoint(members)]
     quiet = set(members).difference(*(event.named for event in said))
@@ -158,11 +159,6 @@ def _silent(
             *(event.proof for event in said[:4]),
         ),
     )
-
-
-def _is_in(position: RankPosition, call: Call | None) -> bool:
-    """Whether this is what the rank waits in."""
-    return call is not None and position.head is not None and position.head.key == call.key
 
 
 def from_stacks(evidence: HangEvidence, activities: Mapping[int, StackActivity]) -> list[Root]:

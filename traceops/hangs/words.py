@@ -195,10 +195,8 @@ def place_text(event: LogEvent) -> str:
 
 
 def earlier_starts_text(earlier: Sequence[Sequence[LogEvent]]) -> str | None:
-    """'Before it, in the same log, an earlier start ended: rank 1 ran out of GPU memory (train.log:60).'
-
-    earlier: by start what its lines report, in order. None where they show no failure.
-    """
+    """'Before it, in the same log, an earlier start ended: rank 1 ran out of GPU memory (train.log:60).' earlier: by
+    start what its lines report, in order. None where they show no failure."""
     ended = [crashes[0] for events in earlier if (crashes := find_crashes(events))]
     if not ended:
         return None

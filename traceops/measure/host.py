@@ -76,14 +76,14 @@ def no_syncs() -> HostSyncs:
     return HostSyncs(none, none, none, none)
 
 
-def waiting_calls(events: Events, activity: Activity) -> tuple[Int, Int, Intervals]:
+def waiting_calls(events: Events, activity: Activity) -> tuple[Int, Int, Intervals, Intervals]:
     """When the device had done what each blocking call waited for, and when the call returned. Where a call returns
     long after anything ended, amid what runs, that is when it returned. The third is when the host waited in the
-    allocator: what such a call takes once the device is done is its own work."""
+    allocator, the last when it waited at all: what a call takes once the device is done is its own work."""
     rows = activity.host.waiting
     begin, end, _ = activity.host.allocator_stretches
     if not len(rows) and not len(begin):
-        return rows, rows, empty()
+        return rows, rows, empty(), empty()
     allocates = np.repeat([False, True], (len(rows), len(begin)))
     begin, end = np.append(events.ts[rows], begin), np.append(events.end[rows], end)
     order = end.argsort(kind="stable")
@@ -96,7 +96,8 @@ def waiting_calls(events: Events, activity: Activity) -> tuple[Int, Int, Interva
     done = np.where(amid, end, done)
     kept = (last >= 0) & (done > begin)
     done, begin, allocates = done[kept], begin[kept], allocates[kept]
-    return done, np.where(allocates, done, end[kept]), union(begin[allocates], done[allocates])
+    allocating = union(begin[allocates], done[allocates])
+    return done, np.where(allocates, done, end[kept]), allocating, union(begin, done)
 
 
 MOST_REGIONS = 60
@@ -109,7 +110,7 @@ MOST_EXTRA = 12  # regions kept of a step that is unlike the others
 class BlockingCall(Struct, frozen=True):
     """A call that waits for the device, and the operator it was made from ('' outside any). usual, usual_ms: how often
     it comes in one of the rank's typical steps, and how long that takes. idle_ms: how long the device is idle there, in
-    such a step, until launches are ahead of it again, and at most as long as the host had waited."""
+    such a step, until launches are ahead of it again, and no longer than the host waited; waits in a row share it."""
 
     call: str
     operator: str
@@ -159,6 +160,9 @@ def measure_host(activity: Activity, steps: StepBounds, meta: TraceMeta, lane: L
     events = host.events
     loading = _inside_steps(events, host.inputs, steps)
     allocating = _inside_steps(events, host.allocations, steps)
+    # Whether backward passes run within steps of an optimizer, as of LBFGS, or in Lightning
+    stepping, backward = rows_named(events, OPTIMIZER_NAME), rows_named(events, BACKWARD_NAME)
+    closure = bool(union(events.ts[stepping], events.end[stepping]).holds(events.ts.take(backward)).any())
     return HostTime(
         blocking=_waits(activity, steps, lane),
         input_ms=union(events.ts[loading], events.ts[loading] + events.dur[loading]).total / 1e6,
@@ -169,7 +173,7 @@ def measure_host(activity: Activity, steps: StepBounds, meta: TraceMeta, lane: L
             host, allocating, events.dur[allocating], np.zeros(len(allocating)), steps, _cold(host, allocating, steps)
         ),
         recording=recording_at_most(host, steps, meta),
-        closure=_calls_closure(events),
+        closure=closure,
     )
 
 
@@ -198,15 +202,22 @@ def _waits(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[BlockingC
     first = opens.nonzero()[0]
     held = np.add.reduceat(events.dur[rows], first)
     last = rows[np.append(first[1:], len(rows)) - 1]
-    idle = np.minimum(_idle_behind(activity, lane, events.ts[rows[first]], last), held)
+    idle, goes_on = _idle_behind(activity, lane, events.ts[rows[first]], last)
+    # Without a wait the host would be earlier by as long as it took: what the idle time behind it does not use of that,
+    # the idle time behind the next wait has, where no launch was ahead of the device in between.
+    chain = np.append(True, ~goes_on[:-1]).cumsum() - 1
+    won, spent = np.bincount(chain, held), np.bincount(chain, idle)
+    idle = held * (np.minimum(spent, won) / np.maximum(won, 1))[chain]
     return _calls(host, last, held, idle, steps)
 
 
-def _idle_behind(activity: Activity, lane: Lane, begin: Int, last: Int) -> Int:
-    """Idle time of the device from when each wait began until what its thread launches waits in the queue again."""
+def _idle_behind(activity: Activity, lane: Lane, begin: Int, last: Int) -> tuple[Int, NDArray[np.bool_]]:
+    """Idle time of the device from when each wait began until what its thread launches waits in the queue again, and
+    whether the thread waits once more before that."""
     events = activity.host.events
     idle = merge(lane.own["idle_sync"], lane.own["idle_host"])
     until = np.full(len(last), np.iinfo(np.int64).max)
+    goes_on = np.zeros(len(last), dtype=bool)
     launched = activity.by_launch[activity.launch.take(activity.by_launch) >= 0]
     launched = launched[activity.start.take(launched) - events.end.take(activity.launch.take(launched)) >= AHEAD_NS]
     for tid in uniques(events.tid[last]):
@@ -216,8 +227,9 @@ def _idle_behind(activity: Activity, lane: Lane, begin: Int, last: Int) -> Int:
         )
         place = activity.launched.take(ahead).searchsorted(events.end[last[own]])
         until[own] = np.append(activity.start.take(ahead), until[own[-1]])[place]
+        goes_on[own[:-1]] = begin[own[1:]] <= until[own[:-1]]
         until[own[:-1]] = np.minimum(until[own[:-1]], begin[own[1:]])
-    return idle.within(begin, np.maximum(until, begin))
+    return idle.within(begin, np.maximum(until, begin)), goes_on
 
 
 def _calls(
@@ -272,12 +284,6 @@ def _regions(host: HostRows, steps: StepBounds) -> tuple[tuple[str, float], ...]
     np.subtract.at(total, events.name[around], events.dur[waits])
     most = (-total).argsort(kind="stable")[:MOST_REGIONS]
     return tuple((events.names[i], float(total[i]) / 1e6) for i in most if total[i] > 0)
-
-
-def _calls_closure(events: Events) -> bool:
-    """Whether backward passes run within steps of an optimizer, as of LBFGS, or in Lightning."""
-    steps, backward = rows_named(events, OPTIMIZER_NAME), rows_named(events, BACKWARD_NAME)
-    return bool(np.count_nonzero(union(events.ts[steps], events.end[steps]).holds(events.ts.take(backward))))
 
 
 def _region_rows(host: HostRows) -> Int:

@@ -72,10 +72,10 @@ class RankProgram(Struct, frozen=True):
 def measure_program(events: Events, activity: Activity, steps: StepBounds, lane: Lane, comm: Int) -> RankProgram:
     """The program of one rank; `comm` are the positions of its collectives in `activity`, in start order."""
     ready = _ready(activity, comm)
-    joins, unheld, spells = _joins(activity, lane, comm, steps)
-    waiting = waiting_calls(events, activity)
-    host, host_input, syncs, syncs_before = _host(events, activity, comm, steps, joins[1], waiting)
-    allocating = intersect(unheld, waiting[2])
+    done, over, allocating, blocked = waiting_calls(events, activity)
+    joins, unheld, spells = _joins(activity, lane, comm, steps, blocked)
+    host, host_input, syncs, syncs_before = _host(events, activity, comm, steps, joins[1], done, over, allocating)
+    allocating = intersect(unheld, allocating)
     started, ended = activity.start[comm], activity.end[comm]
     times = uniques(
         np.concatenate((started, ended, ready, *joins[:2], *spells[:2], syncs.done, steps.edges)).clip(
@@ -126,11 +126,13 @@ def _ready(activity: Activity, comm: Int) -> Int:
     return known
 
 
-def _joins(activity: Activity, lane: Lane, comm: Int, steps: StepBounds) -> tuple[_Spells, Intervals, _Spells]:
-    """Exposed communication that held the rank up: what comes next had been launched and began at its end. A rank whose
-    next kernel was launched later was late itself, and communication merely ran meanwhile. So it did where the next
-    kernel began before any ended. That time is the second of what this returns. The third is what this rank alone does
-    not tell."""
+def _joins(
+    activity: Activity, lane: Lane, comm: Int, steps: StepBounds, blocked: Intervals
+) -> tuple[_Spells, Intervals, _Spells]:
+    """Exposed communication that held the rank up: what comes next had been launched and began at its end, or the host
+    was `blocked` until then. A rank whose next kernel was launched later was late itself, and communication merely ran
+    meanwhile. So it did where the next kernel began before any ended. That time is the second of what this returns. The
+    third is what this rank alone does not tell."""
     work = activity.by_start[activity.kind.take(activity.by_start) != COMM]
     spells = _spells(lane.exposed, union(activity.start.take(work), activity.end.take(work)))
     start, end = spells.start, spells.end
@@ -167,6 +169,10 @@ def _joins(activity: Activity, lane: Lane, comm: Int, steps: StepBounds) -> tupl
     closes = is_in(end, steps.edges)
     released = freed & (closes | ((begins - end <= RELEASE_NS) & (issued < end)))
     launched = np.where(closes, start, np.minimum(np.maximum(issued, start), end))
+    held = (freed & ~released & blocked.holds(end - 1)).nonzero()[0]
+    begun = blocked.start.take(blocked.start.searchsorted(end.take(held)) - 1)
+    launched[held] = np.maximum(start.take(held), begun)
+    released[held] = True
     kept = released & (end > launched)
     joined = position[by_end[last[kept]]]
     none = np.zeros(0, dtype=np.int64)
@@ -203,10 +209,18 @@ def _spells(exposed: Intervals, work: Intervals) -> Intervals:
 
 
 def _host(
-    events: Events, activity: Activity, comm: Int, steps: StepBounds, joined: Int, waiting: tuple[Int, Int, Intervals]
+    events: Events,
+    activity: Activity,
+    comm: Int,
+    steps: StepBounds,
+    joined: Int,
+    done: Int,
+    end: Int,
+    allocating: Intervals,
 ) -> tuple[Int, Int, HostSyncs, Int]:
     """The host's own time at the launches of collectives and of what ends the steps, and its part in loading. joined:
-    the ends of the joins. waiting: of `waiting_calls`. Behind them the rest of what RankProgram tells of the host."""
+    the ends of the joins. done, end, allocating: of `waiting_calls`. Behind them the rest of what RankProgram has of
+    the host."""
     if not len(activity.end):
         none = np.zeros(len(steps.edges), dtype=np.int64)
         return np.full(len(steps.edges), NEVER, dtype=np.int64), none, no_syncs(), none
@@ -216,7 +230,6 @@ def _host(
     rows = np.concatenate((comm, closing))
     launch = activity.launch[rows]
     calls = activity.host.held_up(HELD_UP_NS)
-    done, end, allocating = waiting
     held = merge(union(events.ts[calls], events.ts[calls] + events.dur[calls]), allocating)
     if activity.through_host:
         # From the last launch before each of these moments to it: the host waited for a collective that ended then.

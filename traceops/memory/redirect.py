@@ -42,9 +42,9 @@ class Redirect(TorchFunctionMode):
             Tensor.is_pinned: lambda *_, **__: False,
             Tensor.record_stream: lambda *_, **__: None,
             Tensor.data_ptr: _address,
-            Tensor.tolist: self._tolist,
-            Tensor.numpy: self._numpy,
-            Tensor.__array__: self._numpy,
+            Tensor.tolist: lambda tensor: self._read(tensor, Tensor.tolist),
+            Tensor.numpy: lambda tensor, *_, **__: self._read(tensor, Tensor.numpy),
+            Tensor.__array__: lambda tensor, *_, **__: self._read(tensor, Tensor.numpy),
         }
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -64,21 +64,15 @@ class Redirect(TorchFunctionMode):
         with self._gpu.everything_on_gpu(_works_on_gpu(func, args, kwargs)):
             return func(*args, **kwargs)
 
-    def _tolist(self, tensor: Tensor) -> Any:
+    def _read(self, tensor: Tensor, read: Callable[[Tensor], Any]) -> Any:
         with torch._C.DisableTorchFunction():
-            return self._read(tensor).tolist()
-
-    def _numpy(self, tensor: Tensor, *_: Any, **__: Any) -> Any:
-        with torch._C.DisableTorchFunction():
-            return self._read(tensor).numpy()
-
-    def _read(self, tensor: Tensor) -> Tensor:
-        if not is_fake(tensor):
-            return tensor.detach()
-        self._tracker.values_read += 1
-        with _disable_current_modes():
-            dtype = torch.float32 if tensor.dtype is torch.bfloat16 else tensor.dtype
-            return torch.ones(tuple(tensor.shape), dtype=dtype)
+            if not is_fake(tensor):
+                return read(tensor.detach())
+            self._tracker.values_read += 1
+            with _disable_current_modes():
+                dtype = torch.float32 if tensor.dtype is torch.bfloat16 else tensor.dtype
+                ones = torch.ones(tuple(tensor.shape), dtype=dtype)
+            return read(ones)
 
 
 def _works_on_gpu(func: Any, args: Any, kwargs: Any) -> bool:

@@ -72,17 +72,9 @@ class Table(Struct, frozen=True):
 
 
 def build_table(
-    caption: str,
-    columns: Sequence[Column],
-    rows: Sequence[Any],
-    *,
-    note: str = "",
-    summarize: Sequence[Any] = (),
-    file: str = "",
-    most: int | None = None,
-    total: int | None = None,
-    rest_in: str = "",
-) -> Table:
+    caption: str, columns: Sequence[Column], rows: Sequence[Any], *, note: str = "", summarize: Sequence[Any] = (),
+    file: str = "", most: int | None = None, total: int | None = None, rest_in: str = "",
+) -> Table:  # fmt: skip
     """Cells for `rows`; the same number of decimals down a column. `summarize`: the rows that least, median and most
     below the table are taken over, none if empty. `most`: of more rows the first ones are shown, and the note says how
     many others `file` has, or else `rest_in`. total: how many there are, where `rows` are not all."""
@@ -100,20 +92,11 @@ def build_table(
 
 
 def table_of(
-    kind: str,
-    rows: Sequence[Any],
-    words: StepWords = STEP,
-    *,
-    make: Mapping[str, Callable[[Any], Cell]] | None = None,
-    columns: Sequence[Column] = (),
-    without: Collection[str] = (),
-    apart: Mapping[str, float] | None = None,
-    facts: Mapping[str, str] | None = None,
-    note: str = "",
-    summarize: Sequence[Any] = (),
-    most: int | None = None,
-    total: int | None = None,
-) -> Table:
+    kind: str, rows: Sequence[Any], words: StepWords = STEP, *,
+    make: Mapping[str, Callable[[Any], Cell]] | None = None, columns: Sequence[Column] = (),
+    without: Collection[str] = (), apart: Mapping[str, float] | None = None, facts: Mapping[str, str] | None = None,
+    note: str = "", summarize: Sequence[Any] = (), most: int | None = None, total: int | None = None,
+) -> Table:  # fmt: skip
     """The table that words/tables.ini declares as [`kind`], of these rows. make: the cells of a field, where they are
     not its value. columns: those that stand in place of a field of theirs, and the others where '*' is. without: fields
     that are left out. apart: as `Column` takes it, by field. facts: what else its texts name."""

@@ -57,12 +57,9 @@ class WrappedPrinter:
         text = "".join(part for part, _ in parts)
         style = parts[0][1] if parts else ""
         lines = textwrap.wrap(
-            self._signs(text).strip(),
-            self._console.width,
-            initial_indent=" " * (len(text) - len(text.lstrip(" "))),
-            subsequent_indent=" " * hanging,
-            break_on_hyphens=False,
-        )
+            self._signs(text).strip(), self._console.width, initial_indent=" " * (len(text) - len(text.lstrip(" "))),
+            subsequent_indent=" " * hanging, break_on_hyphens=False,
+        )  # fmt: skip
         for line in lines or [""]:
             self._console.print(plain(line, style), soft_wrap=True)
 
@@ -72,27 +69,20 @@ class WrappedPrinter:
 
     def table(self, table: Described, styles: Mapping[str, str]) -> None:
         """Columns as their `css` says: 'nowrap' keeps a cell on a line, 'fold' breaks it anywhere, 'whole' cuts none.
-
-        styles: of cells, by their `css`. A header without words is left out.
-        """
+        styles: of cells, by their `css`. A header without words is left out."""
         shown = Table(
-            box=None,
-            pad_edge=False,
-            header_style="dim",
-            caption_justify="left",
-            caption=self._signs(table.note) or None,
-            show_header=any(column.label for column in table.columns),
-        )
+            box=None, pad_edge=False, header_style="dim", caption_justify="left",
+            caption=self._signs(table.note) or None, show_header=any(column.label for column in table.columns),
+        )  # fmt: skip
         rows = [[self._signs(cell.text) for cell in row] for row in table.rows]
         for place, column in enumerate(table.columns):
+            widest = max(map(len, (column.label, *(row[place] for row in rows))))
             shown.add_column(
                 self._signs(column.label),
                 justify="right" if column.number else "left",
                 no_wrap="nowrap" in column.css,
                 overflow="fold" if "fold" in column.css or self._signs("…") != "…" else "ellipsis",
-                min_width=max(map(len, (column.label, *(row[place] for row in rows))))
-                if "whole" in column.css
-                else None,
+                min_width=widest if "whole" in column.css else None,
             )
         for row, cells in zip(rows, table.rows, strict=True):
             looks = [styles.get(cell.css, "") for cell in cells]

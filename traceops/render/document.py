@@ -1,8 +1,6 @@
-"""What a product says, as blocks that know nothing of a file format; `render/writers/` turn them into HTML,
-terminal text and Markdown.
-
-A product describes itself once as a `Document`. Text is data: writers escape it, nothing in it is markup.
-"""
+"""What a product says, as blocks that know nothing of a file format; `render/writers/` turn them into HTML, terminal
+text and Markdown. A product describes itself once as a `Document`. Text is data: writers escape it, nothing in it is
+markup."""
 
 from __future__ import annotations
 

@@ -24,12 +24,9 @@ FLAMES = "flame.rank_*.speedscope.json"
 
 
 def write_report(
-    report: Report,
-    folder: Path,
-    formats: tuple[str, ...] = FORMATS,
-    plotlyjs: str = "none",
+    report: Report, folder: Path, formats: tuple[str, ...] = FORMATS, plotlyjs: str = "none",
     over: tuple[Path, os.stat_result] | None = None,
-) -> list[Path]:
+) -> list[Path]:  # fmt: skip
     """Write the chosen formats into `folder`, each file whole or not at all; returns the paths written. Files of an
     earlier report in the folder that this one does not have are removed, others are left. over: a file that has to be
     as it was, or nothing is written. Raises InputError where the folder cannot be written to."""

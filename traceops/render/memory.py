@@ -178,7 +178,17 @@ def describe_device(name: str, device: DeviceSnapshot, *, places: bool = True) -
     held = say("snapshot", "held", name=name, recorded=device.recorded, peak=gib(device.peak))
     blocks: list[Block] = [text(bold(held))]
     if device.asked is not None:
-        blocks.append(_out_of_memory(device))
+        asked, free = device.asked or 0, device.device_free or 0
+        unused = device.unused_then
+        cases = (
+            (unused + free < asked, "more"),
+            (device.largest_free >= asked > free and unused == device.free_whole + device.free_between, "not_for_this"),
+            (free >= asked, "limit"),
+        )
+        why = say("snapshot", f"why.{next((key for holds, key in cases if holds), 'pieces')}")
+        blocks.append(
+            text(say("snapshot", "out_of_memory", asked=gib(asked), free=gib(free), unused=gib(unused), why=why))
+        )
     largest = f"{device.largest_free / _MIB:,.0f}" if device.free_between else None
     at_end = say(
         "snapshot", "at_end", reserved=gib(device.reserved), allocated=gib(device.allocated),
@@ -211,18 +221,6 @@ def _over_time(found: OverTime) -> Table:
         bar = "#" * round(_BAR * sum(held) / most) + (" peak" if found.moments[at] == found.peak else "")
         rows.append((str(found.moments[at]), f"{sum(held) / _MIB:,.0f}", bar, name))
     return plain_table(say("snapshot", "over_time"), ("event", "MiB", "", "most"), rows)
-
-
-def _out_of_memory(device: DeviceSnapshot) -> Block:
-    asked, free = device.asked or 0, device.device_free or 0
-    unused = device.unused_then
-    cases = (
-        (unused + free < asked, "more"),
-        (device.largest_free >= asked > free and unused == device.free_whole + device.free_between, "not_for_this"),
-        (free >= asked, "limit"),
-    )
-    why = say("snapshot", f"why.{next((key for holds, key in cases if holds), 'pieces')}")
-    return text(say("snapshot", "out_of_memory", asked=gib(asked), free=gib(free), unused=gib(unused), why=why))
 
 
 def compared(before: DeviceSnapshot, after: DeviceSnapshot) -> Block:

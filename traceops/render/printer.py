@@ -29,20 +29,13 @@ class Lines(Struct, frozen=True):
 
 
 def table_lines(
-    header: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    left: Collection[int],
-    width: int,
-    bars: int | None = None,
+    header: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int], width: int, bars: int | None = None,
     more: str = "…",
-) -> list[Lines]:
-    """A table as lines, columns to the right but for those in `left`.
-
-    Without space, `bars` are drawn shorter (text in them is cut, which `more` shows) or left out first; then headers
-    are broken at words, then words in cells of `left`.
+) -> list[Lines]:  # fmt: skip
+    """A table as lines, columns to the right but for those in `left`. Without space, `bars` are drawn shorter (text in
+    them is cut, which `more` shows) or left out first; then headers are broken at words, then words in cells of `left`.
     Numbers are never broken: where there are too many, the columns stand in several tables, each with the first one,
-    whose cells are then whole if they take no more than a third of the width.
-    """
+    whose cells are then whole if they take no more than a third of the width."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     names = widths[0]
     over = _over(widths, width)
@@ -189,13 +182,9 @@ class Printer:
             self._console.print(shown)
 
     def table(
-        self,
-        header: Sequence[str],
-        rows: Sequence[Sequence[str]],
-        left: Collection[int],
-        caption: str = "",
+        self, header: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int], caption: str = "",
         bars: int | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Columns under their names, to the right but for those in `left`; without space, `bars` are cut off."""
         names = [self._signs(name) for name in header]
         shown = [[self._signs(cell) for cell in row] for row in rows]

@@ -137,7 +137,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
     rated = not why or compute.impossible or (known and compute.efficiency is not None)
     if not rated:
         return [*verdicts, _verdict(SPEED, found, SPEED.not_evaluated(why))]
-    return [*verdicts, _speed(compute, rank, found, inputs.run.times_of(rank))]
+    return [*verdicts, _speed(compute, rank, found, inputs.run)]
 
 
 def _findings(compute: RankCompute, rank: int, inputs: Inputs) -> list[Finding]:
@@ -187,19 +187,19 @@ def _severity(loss: Loss, compute: RankCompute) -> Severity | None:
 
 
 def _finding(loss: Loss, compute: RankCompute, rank: int, run: CrossRank, timed: bool) -> Finding | None:
-    rule, times = OF_CAUSE[loss.cause], run.times_of(rank)
+    rule, times, words = OF_CAUSE[loss.cause], run.times_of(rank), run.step_words
     if (severity := _severity(loss, compute)) is None:
         return None
-    saved, claim = loss.device_ns / 1e6, _claim(loss, compute, times, run.step_words is WINDOW, timed)
+    saved, claim = loss.device_ns / 1e6, _claim(loss, compute, times, words is WINDOW, timed)
     if claim.effect == "at_most" and times is not None and claim.gain < _NOTICED * times.step_ms:
         severity = "info"
     evidence = [
-        Evidence(Fact.KERNELS_TIME, stored(loss.ns / 1e6), "ms/step", rank=rank),
-        Evidence(Fact.KERNELS_SAVED, stored(saved), "ms/step", rank=rank),
-        Evidence(Fact.GPU_BUSY, stored(compute.busy_ns / 1e6), "ms/step", rank=rank),
+        Evidence(Fact.KERNELS_TIME, stored(loss.ns / 1e6), words.unit("ms"), rank=rank),
+        Evidence(Fact.KERNELS_SAVED, stored(saved), words.unit("ms"), rank=rank),
+        Evidence(Fact.GPU_BUSY, stored(compute.busy_ns / 1e6), words.unit("ms"), rank=rank),
     ]
     if loss.launches >= 1:
-        evidence.append(Evidence(Fact.KERNELS_REMOVED, stored(loss.launches), "per step", rank=rank))
+        evidence.append(Evidence(Fact.KERNELS_REMOVED, stored(loss.launches), words.per, rank=rank))
     evidence += (Evidence(Fact.OPERATOR, name, rank=rank) for name in loss.operators)
     sure = compute.rates in ("measured", "own") and compute.bound == "device"
     ranks, impact = [rank] if len(run.ranks) > 1 else [], stored(saved) if compute.bound != "host" else None
@@ -295,7 +295,7 @@ def _is_certain(loss: Loss, compute: RankCompute) -> bool:
     return compute.bound == "device" and loss.step_after_ns[1] < BOUNDS.shorter * compute.device_ns
 
 
-def _speed(compute: RankCompute, rank: int, found: Sequence[Finding], times: RankTimes | None) -> Verdict:
+def _speed(compute: RankCompute, rank: int, found: Sequence[Finding], run: CrossRank) -> Verdict:
     findings = []
     for wrong in compute.impossible[:_MOST_IMPOSSIBLE]:  # the trace has them faster than the GPU can be
         does, unnamed = "moves" if wrong.moves else "computes", compute.rates == "assumed"
@@ -306,7 +306,8 @@ def _speed(compute: RankCompute, rank: int, found: Sequence[Finding], times: Ran
         return SPEED.verdict(*findings)
     if compute.efficiency is None:
         return SPEED.not_evaluated(reason("compute", "unknown_work"))
-    pct, little = 100 * compute.efficiency, times is not None and compute.busy_ns < _LITTLE * 1e6 * times.step_ms
+    times, pct = run.times_of(rank), 100 * compute.efficiency
+    little = times is not None and compute.busy_ns < _LITTLE * 1e6 * times.step_ms
     explained = any(one.severity != "info" for one in found)
     if pct >= BOUNDS.attainable_pct or explained:
         return SPEED.clear(reason("compute", "speed", pct=pct))
@@ -314,8 +315,9 @@ def _speed(compute: RankCompute, rank: int, found: Sequence[Finding], times: Ran
     slow = sorted(known, key=lambda one: one.attainable_ns - one.ns)[:3]
     claim = BelowAttainable(pct=pct, operators=tuple(dict.fromkeys(one.name for one in slow)))
     evidence = [Evidence(Fact.ATTAINABLE_PCT, stored(pct), "%", BOUNDS.attainable_pct, rank)]
+    unit = run.step_words.unit("ms")
     for one in slow:
         operator = f"{one.name} {one.shape}"
-        evidence.append(Evidence(Fact.OPERATOR_TIME, stored(one.ns / 1e6), "ms/step", rank=rank, subject=operator))
+        evidence.append(Evidence(Fact.OPERATOR_TIME, stored(one.ns / 1e6), unit, rank=rank, subject=operator))
     severity: Severity = "info" if compute.bound == "host" or little else "warning"
     return SPEED.verdict(SPEED.finding(severity, "low", claim, evidence, cause="below_attainable"))

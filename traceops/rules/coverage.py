@@ -67,17 +67,18 @@ def unjudged_time(run: CrossRank, checks: Sequence[Check], *, on_cpu: bool) -> t
     if worst is None:
         return ()
     special: dict[str, _Why] = {"compute": "no_device", "comm_unmatched": "unmatched", "idle_unknown": "no_launch"}
-    found = []
+    summary, found = next(times.summary for times in run.ranks if times.summary.rank == worst), []
     for name, pct in by_rank[worst].items():
         if pct < LEAST_PCT:
             continue
         rules = JUDGED_BY.get(name, ()) if name in open_buckets else ()
         why = special.get(name, "not_evaluated" if rules else "no_rule")
         if name == "idle_unknown":
-            ledger = next(times.summary.ledger for times in run.ranks if times.summary.rank == worst)
-            early = 2 * ledger.unrecorded > int(ledger.buckets[name].sum())
+            early = 2 * summary.ledger.unrecorded > int(summary.ledger.buckets[name].sum())
             why = "not_recorded" if early else why
-        found.append(UnjudgedBucket(name, worst, stored(pct), why, rules[0].id if rules else None))
+        alone = (name, summary.on_gpu, len(run.ranks)) == ("idle_host", False, 1)  # TO-I005's
+        rule = next((one.id for one in rules[-alone:]), None)
+        found.append(UnjudgedBucket(name, worst, stored(pct), why, rule))
     return tuple(sorted(found, key=lambda one: -one.pct))
 
 

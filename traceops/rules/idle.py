@@ -157,6 +157,14 @@ def of_copies(found: Finding, inputs: Inputs) -> Finding:
     )
 
 
+def of_synchronize(found: Finding) -> Finding:
+    """The finding with the advice for a program that waits for the device by itself, where that costs most."""
+    after, mostly = found.proof(Fact.IDLE_AFTER), _MOSTLY * (found.number(Fact.BUCKET) or 0.0)
+    if not str(after and after.subject).endswith("DeviceSynchronize") or (found.number(Fact.IDLE_AFTER) or 0) < mostly:
+        return found
+    return replace(found, advice=BLOCKED_ON_DEVICE.advice_for("synchronize"))
+
+
 # TO-I003 where autograd's anomaly detection is on: it makes the host wait behind each function of backward.
 
 ANOMALY = "anomaly_detection"
@@ -274,7 +282,11 @@ def judge_outside_torch(inputs: Inputs) -> Verdict:
     pct, words = 100 * spent / step, inputs.run.step_words
     if (severity := severity_of(pct, *BOUNDS.outside_pct)) is None:
         numbers = {"pct": f"{pct:.1f}", "bound": BOUNDS.outside_pct[0], "window": words is WINDOW, "spared": ""}
-        return OUTSIDE_TORCH.clear(reason("idle", "little", **numbers))
+        late = min(spent + cost, times.mean_ms("idle_host"))
+        if plain_ms is not None or severity_of(100 * late / step, *BOUNDS.outside_pct) is None:
+            return OUTSIDE_TORCH.clear(reason("idle", "little", **numbers))
+        facts = {"late": f"{late:.1f}", "cost": f"{min(cost, late):.1f}", "window": words is WINDOW}
+        return OUTSIDE_TORCH.not_evaluated(reason("idle", "outside_recording", **facts), "may_be_recording")
     rank, ms = times.summary.rank, stored(spent)
     graded: Severity = severity if plain_ms is not None else min(severity, "warning", key=SEVERITIES.index)
     confidence: Confidence = "high" if plain_ms is not None else "medium"
@@ -330,7 +342,7 @@ def _with_causes(
         return of_launches(of_held(found, HOST_BOUND, inputs), HOST_BOUND, worst.times.summary.compute)
     if kind.rule is INPUT_BOUND:
         return without_waiting(of_storage(found, inputs, worst), inputs, idle, worst, kind.bounds)
-    found = of_anomaly(of_copies(found, inputs), inputs)
+    found = of_anomaly(of_copies(of_synchronize(found), inputs), inputs)
     return found if few is None else restated(found, BlockedOnDevice, few=few, of=int(worst.times.typical.sum()))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -57,6 +58,7 @@ def optimizer_time(times: RankTimes, idle_ms: float) -> tuple[str, float] | None
 
 CALLS = "long_calls"
 UNSEEN = "nothing_recorded"
+FIRST_USE = "first_use"
 COMPILING = "compiles"
 ON_CPU = "computes_on_cpu"
 _LEAST_PCT = 10.0  # of the step
@@ -66,6 +68,7 @@ _LEAST_PART = 0.1  # of the idle time: from there one is named
 _MOST_NAMED = 3
 _OFTEN = 1.5  # times a step: from there the number is given
 _FULL = 0.5  # of the mean step's: a step that has it
+_FEW = 3.0  # calls
 
 
 class _Part(Struct, frozen=True):
@@ -82,6 +85,14 @@ class _Part(Struct, frozen=True):
         if self.held.unseen:
             return reason("idle", "unseen")
         return self.held.name + f" ({self.held.operator})" * bool(self.held.operator)
+
+    @property
+    def advice(self) -> str:
+        """The key of what to do about it. A call of the driver that comes once may be of what is used first."""
+        if self.held.unseen:
+            return UNSEEN
+        once = self.steps == 1 and self.count <= _FEW and re.match("(cuda|hip|cu)[A-Z]", self.held.name)
+        return FIRST_USE if once else CALLS
 
 
 def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
@@ -109,7 +120,7 @@ def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
     found = restated(found, HostBound, held=stored(whole), first=first, second=second)
     if COMPILES.search(named[0].held.name):
         return replace(found, advice=rule.advice_for(COMPILING))
-    advice = rule.advice_for(UNSEEN if named[0].held.unseen else CALLS)
+    advice = rule.advice_for(named[0].advice)
     return replace(found, advice=advice if whole >= _MOSTLY * idle_ms else found.advice)
 
 

@@ -21,7 +21,7 @@ from traceops.core.claims import Claim, reason, restated
 from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Evidence, Finding, Severity, severity_of
 from traceops.core.units import stored
-from traceops.core.words import StepWords
+from traceops.core.words import WINDOW, StepWords
 from traceops.measure.host_places import BUSY_PCT, LoaderWork, loader_work
 from traceops.measure.ledger import IDLE_BUCKETS
 from traceops.rules.inputs import Inputs
@@ -365,7 +365,7 @@ def workers_needed(
     need = loading_need(
         times, saved, told_workers(manifest), cores_of_rank(manifest, rank), step_ms=step_ms, recording_ms=recording_ms
     )
-    if need is None:
+    if need is None or (words is WINDOW and need.workers is None):  # the first batch of workers that start is no pace
         return None, ()
     rest = Evidence(Fact.STEP_WITHOUT_INPUT, stored(need.rest_ms), "ms", rank=rank, subject=words.noun)
     if need.workers is None or need.load_ms is None:

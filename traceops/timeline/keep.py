@@ -78,22 +78,8 @@ class StepFilter:
 
     def held(self) -> list[Timed]:
         """What of the events held back is to be written, once all have passed."""
-        # Flow events at slices that were kept, of flows that both begin and end among them
-        by_flow: dict[tuple[bytes, ...], list[Timed]] = defaultdict(list)
-        for timed in self._flows:
-            event, start, _ = timed
-            if overlaps(self._windows, start, start) or _anchor(event, start) in self._early:
-                by_flow[_key(event, "cat", "name", "id")].append(timed)
-        kept = []
-        for own in by_flow.values():
-            phases = {bytes(event["ph"]) for event, _, _ in own}
-            if b'"s"' in phases and len(phases) > 1:
-                kept += own
-        return self._whole_pairs() + kept
-
-    def _whole_pairs(self) -> list[Timed]:
-        """Begin and end events of spans that overlap a window."""
         kept: list[Timed] = []
+        # Begin and end events of spans that overlap a window
         open_spans: dict[tuple[bytes, ...], list[Timed]] = defaultdict(list)
         for timed in sorted(self._pairs, key=lambda timed: timed[1]):
             event, start, _ = timed
@@ -107,7 +93,18 @@ class StepFilter:
                 if overlaps(self._windows, begun[1], start):
                     kept += [begun, timed]
         never_closed = (timed for own in open_spans.values() for timed in own)
-        return kept + [timed for timed in never_closed if overlaps(self._windows, timed[1], np.iinfo(np.int64).max)]
+        kept += [timed for timed in never_closed if overlaps(self._windows, timed[1], np.iinfo(np.int64).max)]
+        # Flow events at slices that were kept, of flows that both begin and end among them
+        by_flow: dict[tuple[bytes, ...], list[Timed]] = defaultdict(list)
+        for timed in self._flows:
+            event, start, _ = timed
+            if overlaps(self._windows, start, start) or _anchor(event, start) in self._early:
+                by_flow[_key(event, "cat", "name", "id")].append(timed)
+        for own in by_flow.values():
+            phases = {bytes(event["ph"]) for event, _, _ in own}
+            if b'"s"' in phases and len(phases) > 1:
+                kept += own
+        return kept
 
 
 def _anchor(event: WholeEvent, start: int) -> tuple[bytes, bytes, int]:

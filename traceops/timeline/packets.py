@@ -1,6 +1,5 @@
-"""Packets of Perfetto's native format: tracks in an order that is said, slices, counters, names once.
-
-Field numbers are those of protos/perfetto/trace/ in Perfetto's repository; they never change there."""
+"""Packets of Perfetto's native format: tracks in an order that is said, slices, counters, names once. Field numbers are
+those of protos/perfetto/trace/ in Perfetto's repository; they never change there."""
 
 from __future__ import annotations
 
@@ -310,7 +309,17 @@ class RankPackets:
             return
         name = self._title(row)
         rows: dict[int, list[Bar]] = {} if held.bars else {0: []}
-        bars = _with_flows(held, self._slot)
+        # the slices with the arrows that begin or end at them: at the innermost slice that the moment lies in
+        bars = sorted(held.bars, key=lambda bar: (bar.start, -bar.end))
+        starts = [bar.start for bar in bars]
+        at: dict[int, list[int]] = defaultdict(list)
+        for moment, flow in held.flows:
+            last = bisect_right(starts, moment) - 1
+            inside = (i for i in range(last, max(last - _DEEPEST, -1), -1) if bars[i].end >= moment)
+            if (found := next(inside, None)) is not None:
+                at[found].append((self._slot + 1 << 32) + flow)
+        for i, flows in at.items():
+            bars[i] = Bar(bars[i].start, bars[i].end, bars[i].body, tuple(flows))
         for bar, lane in zip(bars, lanes_of([(bar.start, bar.end) for bar in bars], nest=True), strict=True):
             rows.setdefault(lane, []).append(bar)
         for lane, bars in sorted(rows.items()):
@@ -378,18 +387,3 @@ class RankPackets:
             self._rows[row].bars.append(Bar(begun, max(moment, begun), body))
         else:
             self.untold += 1
-
-
-def _with_flows(held: _Held, slot: int) -> list[Bar]:
-    """The slices with the arrows that begin or end at them: at the innermost slice that the moment lies in."""
-    bars = sorted(held.bars, key=lambda bar: (bar.start, -bar.end))
-    starts = [bar.start for bar in bars]
-    at: dict[int, list[int]] = defaultdict(list)
-    for moment, flow in held.flows:
-        last = bisect_right(starts, moment) - 1
-        inside = (i for i in range(last, max(last - _DEEPEST, -1), -1) if bars[i].end >= moment)
-        if (found := next(inside, None)) is not None:
-            at[found].append((slot + 1 << 32) + flow)
-    for i, flows in at.items():
-        bars[i] = Bar(bars[i].start, bars[i].end, bars[i].body, tuple(flows))
-    return bars

@@ -151,12 +151,10 @@ _FAR_NS = 3600 * 10**9  # no clock of a cluster is off by that
 def place_files(
     headers: Mapping[int, TimelineHeader], clocks: Mapping[int, ClockFit]
 ) -> tuple[dict[int, Placement], tuple[int, ...]]:
-    """For each rank its placement; the timeline's zero is the last whole ms before all events.
-
-    Viewers keep times as doubles, which hold a ns only where the numbers are small. The ranks returned besides name
-    no zero, which stands at a file's end and may be cut off. They were given that of the others, because they would
-    lie far from those otherwise.
-    """
+    """For each rank its placement; the timeline's zero is the last whole ms before all events. Viewers keep times as
+    doubles, which hold a ns only where the numbers are small. The ranks returned besides name no zero, which stands at
+    a file's end and may be cut off. They were given that of the others, because they would lie far from those
+    otherwise."""
     placements = {
         rank: Placement(header.base_ns or 0, _needed(clocks.get(rank), header)) for rank, header in headers.items()
     }

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -104,10 +105,8 @@ class AddedPackets:
         self._flows: dict[tuple[int, int], list[int]] = defaultdict(list)
 
     def hosts_and_ranks(self, hosts: Mapping[int, str | None], shown: Mapping[int, ShownRank]) -> Iterator[bytes]:
-        """A row for the findings, one a host where there are several, and below them one a rank.
-
-        Perfetto's page sorts the outermost rows by name, whatever order they have, so ranks have equally many digits.
-        """
+        """A row for the findings, one a host where there are several, and below them one a rank. Perfetto's page sorts
+        the outermost rows by name, whatever order they have, so ranks have equally many digits."""
         names = list(dict.fromkeys(hosts.get(rank) for rank in shown))
         several, digits = len(names) > 1, len(str(max(shown, default=0)))
         yield self._packets.track(Track(FINDINGS, 0, "findings of traceops", -1))
@@ -180,14 +179,9 @@ class AddedPackets:
             yield self._packets.counter(uuid, sorted(delays))
 
     def _waiting(
-        self,
-        place: Iterator[int],
-        parent: int,
-        order: int,
-        words: str,
-        bundles: dict[int, tuple[Slice, ...]],
+        self, place: Iterator[int], parent: int, order: int, words: str, bundles: dict[int, tuple[Slice, ...]],
         rank: int,
-    ) -> Iterator[bytes]:
+    ) -> Iterator[bytes]:  # fmt: skip
         """Waiting and the transfer behind it: each pair on one row, as many rows as overlapping pairs need."""
         spans = [(bundle[0].start, bundle[-1].end) for bundle in bundles.values()]
         rows: dict[int, list[int]] = defaultdict(list)
@@ -277,26 +271,17 @@ class Timeline(Struct, frozen=True):
 
 
 def write_timeline(
-    found: Discovery,
-    window: Window,
-    output: Path,
-    *,
-    ranks: Sequence[int] | None = None,
-    steps: Sequence[int] | None = None,
-    jobs: int | None = None,
-    progress: Progress | None = None,
-    around: str | None = None,
-    announce: Callable[[Expected], None] | None = None,
-) -> Timeline:
+    found: Discovery, window: Window, output: Path, *, ranks: Sequence[int] | None = None,
+    steps: Sequence[int] | None = None, jobs: int | None = None, progress: Progress | None = None,
+    around: str | None = None, announce: Callable[[Expected], None] | None = None,
+) -> Timeline:  # fmt: skip
     """Write the chosen ranks and steps (None: all) of one capture window, gzipped if named .gz.
 
-    Chrome's JSON where the file's name ends in .json or .json.gz, else Perfetto's own packets. `around`: a finding
-    such as TO-S001, which chooses the ranks and steps that are not given. `announce` is told the size before
-    anything is written. All ranks are analysed, also those that are not shown: what a rank waits for may be one of
-    those.
-    Raises UsageError for ranks or steps that the run does not have, InputError where nothing can be read or
-    the file cannot be written. The file is there whole or not at all.
-    """
+    Chrome's JSON where the file's name ends in .json or .json.gz, else Perfetto's own packets. `around`: a finding such
+    as TO-S001, which chooses the ranks and steps that are not given. `announce` is told the size before anything is
+    written. All ranks are analysed, also those that are not shown: what a rank waits for may be one of those. Raises
+    UsageError for ranks or steps that the run does not have, InputError where nothing can be read or the file cannot be
+    written. The file is there whole or not at all."""
     _check_target(output, window)
     chosen = choose_ranks(window, ranks)
     run: CrossRank | None = None
@@ -327,32 +312,20 @@ def write_timeline(
     with _beside(output) as folder:
         tasks = [
             PartTask(
-                path=path,
-                rank=rank,
-                shown=shown[rank],
-                slots=len(shown),
-                host=_host(found, usable.get(rank), headers[rank]),
-                output=folder / str(rank),
-                gzipped=gzipped,
-                form=form,
+                path=path, rank=rank, shown=shown[rank], slots=len(shown), output=folder / str(rank), gzipped=gzipped,
+                host=_host(found, usable.get(rank), headers[rank]), form=form,
                 streams=stream_words(run, rank) if form == "perfetto" and run is not None else {},
             )
             for rank, path in chosen.items()
-        ]
+        ]  # fmt: skip
         parts = list(map_in_processes(write_part, tasks, jobs))
         return _joined(folder, output, found, tasks, parts, run, findings, tuple(_notes(run, chosen, borrowed)))
 
 
 def _joined(
-    folder: Path,
-    output: Path,
-    found: Discovery,
-    tasks: Sequence[PartTask],
-    parts: Sequence[RankPart],
-    run: CrossRank | None,
-    findings: Sequence[Finding],
-    notes: tuple[str, ...],
-) -> Timeline:
+    folder: Path, output: Path, found: Discovery, tasks: Sequence[PartTask], parts: Sequence[RankPart],
+    run: CrossRank | None, findings: Sequence[Finding], notes: tuple[str, ...],
+) -> Timeline:  # fmt: skip
     """Join the parts of the ranks and what traceops adds, in a file that appears whole."""
     own, span = [part.piece for part in parts if part.piece], _span(found, parts)
     shown = {task.rank: task.shown for task in tasks}
@@ -360,14 +333,11 @@ def _joined(
         # The first piece of the native format lists the tracks, with those that traceops adds.
         packets = AddedPackets()
         with PieceWriter(folder / "added", tasks[0].gzipped) as writer:
-            for piece in packets.hosts_and_ranks({task.rank: task.host for task in tasks}, shown):
+            tracks = packets.hosts_and_ranks({task.rank: task.host for task in tasks}, shown)
+            of_ranks = packets.ranks(run, shown) if run is not None else ()
+            for piece in chain(tracks, packets.findings(run, findings, shown, span), of_ranks):
                 writer.write(piece)
-            for piece in packets.findings(run, findings, shown, span):
-                writer.write(piece)
-            for piece in packets.ranks(run, shown) if run is not None else ():
-                writer.write(piece)
-        added, first = packets.added, writer.piece
-        pieces = [first, *own]
+        added, pieces = packets.added, [writer.piece, *own]
     else:
         added, last = _write_added(folder / "added", found.root, tasks, run, findings, shown, span)
         with PieceWriter(folder / "head", tasks[0].gzipped) as writer:
@@ -376,15 +346,11 @@ def _joined(
     join(pieces, folder / output.name)
     os.replace(folder / output.name, output)  # noqa: PTH105
     return Timeline(
-        path=output,
-        size_bytes=output.stat().st_size,
-        ranks=tuple(part.rank for part in parts if part.events),
-        events=sum(part.events for part in parts),
-        added=added,
-        duration_ns=span[1] - span[0],
+        path=output, size_bytes=output.stat().st_size, ranks=tuple(part.rank for part in parts if part.events),
+        events=sum(part.events for part in parts), added=added, duration_ns=span[1] - span[0],
         problems=(*found.problems, *((part.path, "; ".join(part.damage)) for part in parts if part.damage)),
         notes=notes,
-    )
+    )  # fmt: skip
 
 
 def _span(found: Discovery, parts: Sequence[RankPart]) -> tuple[int, int]:
@@ -398,14 +364,9 @@ def _span(found: Discovery, parts: Sequence[RankPart]) -> tuple[int, int]:
 
 
 def _write_added(
-    path: Path,
-    root: str,
-    tasks: Sequence[PartTask],
-    run: CrossRank | None,
-    findings: Sequence[Finding],
-    shown: Mapping[int, ShownRank],
-    span: tuple[int, int],
-) -> tuple[int, CompressedPiece]:
+    path: Path, root: str, tasks: Sequence[PartTask], run: CrossRank | None, findings: Sequence[Finding],
+    shown: Mapping[int, ShownRank], span: tuple[int, int],
+) -> tuple[int, CompressedPiece]:  # fmt: skip
     """The last piece: the tracks traceops adds, and what follows the events; and how many events it adds."""
     added = 0
     encode = msgspec.json.Encoder().encode

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property, partial
 from itertools import combinations
 from statistics import median
 from typing import Any
@@ -33,13 +33,14 @@ FlatCollectives = tuple[Int, Int, Int, Int, Int, Int]
 class HostWaits(Struct, frozen=True):
     """Where a rank's host waited for its device, in order: it launches nothing behind that before the device is there.
     At own time `work` the device was done with what the host waited for, and `host` is the host's own time when it went
-    on, `host_input` of it spent in data loading. `stands_at` and `spent` are as those of RankNodes."""
+    on, `host_input` of it spent in data loading. `stands_at`, `spent` and `longer` are as those of RankNodes."""
 
     stands_at: Int
     work: Int
     host: Int
     host_input: Int
     spent: Int
+    longer: Int
 
 
 class RankNodes(Struct, frozen=True):
@@ -50,9 +51,9 @@ class RankNodes(Struct, frozen=True):
     whichever is later. Join j, over at `joined_at[j]`, waits at own time `join_work[j]` for the
     end of node `join_node[j]`. Neither node i nor the work behind it begins before `host[i]`, the host's own
     time. `spent` and `join_spent` tell how much of the own time went to each of WORK. `slowed` is how much of it
-    before node i compute kernels took only because communication beside them waited for other ranks, and `allocating`
-    how much the host was in the allocator while communication ran. Node i was launched behind the first
-    `waits_before[i]` of `waits`.
+    before node i compute kernels took only because communication beside them waited for other ranks; `longer` and
+    `join_longer` count with it what the host was in the allocator while communication ran. Node i was launched behind
+    the first `waits_before[i]` of `waits`.
     """
 
     labels: tuple[Label, ...]
@@ -69,7 +70,8 @@ class RankNodes(Struct, frozen=True):
     spent: Int
     join_spent: Int
     slowed: Int
-    allocating: Int
+    longer: Int
+    join_longer: Int
     waits: HostWaits
     waits_before: Int
     first_edge: int  # node of the first step's start; the other edges follow
@@ -249,7 +251,9 @@ def _uses_up(nodes: RankNodes, own: Sequence[int | None]) -> bool:
     while len(known) > 1 and known[-1][1] == known[-2][1] == 0:
         known.pop()
     lost = [(before - after) / (later - at) for (at, before), (later, after) in combinations(known, 2)]
-    return bool(lost) and median(lost) > _USED * _step_ns(nodes)
+    edges = nodes.stands_at[nodes.first_edge :]
+    step_ns = float(edges[-1] - edges[0]) / max(len(edges) - 1, 1)
+    return bool(lost) and median(lost) > _USED * step_ns
 
 
 def leads(nodes: RankNodes) -> list[int | None]:
@@ -260,11 +264,6 @@ def leads(nodes: RankNodes) -> list[int | None]:
     step = np.maximum(edges.searchsorted(at, side="left") - 1, 0)  # on an edge it is of the step that ends there
     own = [ahead[step == number] for number in range(len(edges) - 1)]
     return [max(int(one.min()), 0) if len(one) else None for one in own]
-
-
-def _step_ns(nodes: RankNodes) -> float:
-    edges = nodes.stands_at[nodes.first_edge :]
-    return float(edges[-1] - edges[0]) / max(len(edges) - 1, 1)
 
 
 # The pace of data loaders in a replay: workers that rest behind a late rank bound the step that its cure leaves.
@@ -304,17 +303,13 @@ def _loader_of(graph: StepGraph, rank: int, source: int) -> int:
     if source == rank:
         return rank
     longer = _waits_for_input(graph, rank) - _waits_for_input(graph, source)
-    return source if longer >= _LONGER * _window_ns(graph, rank) else rank
+    begin, edges = graph.ranks[rank].begin, graph.edges[rank]
+    return source if longer >= _LONGER * int(begin[edges[-1]] - begin[edges[0]]) else rank
 
 
 def _waits_for_input(graph: StepGraph, rank: int) -> int:
     spent, edges = graph.ranks[rank].spent[:, _INPUT], graph.edges[rank]
     return int(spent[edges[-1]] - spent[edges[0]])
-
-
-def _window_ns(graph: StepGraph, rank: int) -> int:
-    begin, edges = graph.ranks[rank].begin, graph.edges[rank]
-    return int(begin[edges[-1]] - begin[edges[0]])
 
 
 # Position in the rank's communication, label, collective, and in ns: lag and waiting.
@@ -496,6 +491,11 @@ def _rank_nodes(summary: RankSummary, fit: ClockFit, own: Sequence[_Labelled], s
     # A join ends when its collective does, or a little later.
     late = join_end - (end - lag)[join_node] if len(join_node) else np.zeros(0, dtype=np.int64)
     chosen = np.concatenate((at, len(comm.start) + first + np.arange(len(edges))))
+    slowed = partial(_slowed, start, end, wait, comm.slowed[at])
+
+    def longer(moments: Int) -> Int:
+        return slowed(moments) + program.allocating.covered_before(moments)
+
     return RankNodes(
         labels=(*(label for _, label, *_ in own), *(("step", number) for number in (*steps, "end"))),
         work=work,
@@ -510,9 +510,10 @@ def _rank_nodes(summary: RankSummary, fit: ClockFit, own: Sequence[_Labelled], s
         host_input=program.host_input[chosen],
         spent=spent_before(program, standing),
         join_spent=spent_before(program, join_start),
-        slowed=_slowed(start, end, wait, comm.slowed[at], standing),
-        allocating=program.allocating.covered_before(standing),
-        waits=_waits(program, fit, join_start, join_end),
+        slowed=slowed(standing),
+        longer=longer(standing),
+        join_longer=longer(join_start),
+        waits=_waits(program, fit, join_start, join_end, longer),
         waits_before=program.syncs_before[chosen],
         first_edge=len(at),
         begin=fit.correct(np.concatenate((start, edges))),
@@ -529,7 +530,9 @@ def _standing(join_start: Int, join_end: Int, moments: Int) -> tuple[Int, Int]:
     return np.where(begun > joined, join_start[np.minimum(joined, len(join_start) - 1)], moments), joined
 
 
-def _waits(program: RankProgram, fit: ClockFit, join_start: Int, join_end: Int) -> HostWaits:
+def _waits(
+    program: RankProgram, fit: ClockFit, join_start: Int, join_end: Int, longer: Callable[[Int], Int]
+) -> HostWaits:
     """Where the host waited for the device. From when that was done to when the call returned is the host's own."""
     syncs = program.syncs
     at, joined = _standing(join_start, join_end, syncs.done)
@@ -540,6 +543,7 @@ def _waits(program: RankProgram, fit: ClockFit, join_start: Int, join_end: Int) 
         host=fit.correct(syncs.host) - (syncs.end - syncs.done),
         host_input=syncs.host_input,
         spent=spent_before(program, at),
+        longer=longer(at),
     )
 
 

@@ -121,13 +121,10 @@ def _points(graph: StepGraph, rank: int) -> _Points:
     seen: Counter[Label] = Counter()
     for node, moment in zip(nodes.join_node.tolist(), nodes.join_work.tolist(), strict=True):
         label = nodes.labels[node]
-        found[_join(label, seen[label])] = moment
+        join = (*label, "join", seen[label])
+        found[join] = moment
         seen[label] += 1
     return found
-
-
-def _join(label: Label, count: int) -> Label:
-    return (*label, "join", count)
 
 
 def _host(nodes: RankNodes) -> _Points:
@@ -221,16 +218,16 @@ def _like(moments: Int, gone: Int, others: Int) -> Int:
 def unslowed(nodes: RankNodes, part: float) -> RankNodes:
     """The program without this part of what it took longer beside communication that waited: its kernels, and its host
     in the allocator."""
-    order, longer = nodes.stands_at.argsort(kind="stable"), nodes.slowed + nodes.allocating
-    joined, waited = (
-        np.interp(at, nodes.stands_at[order], longer[order]) for at in (nodes.joined_at, nodes.waits.stands_at)
+    first = int(nodes.longer[nodes.first_edge])
+    gone, joined, waited = (
+        np.rint(part * (longer - first)).astype(np.int64)
+        for longer in (nodes.longer, nodes.join_longer, nodes.waits.longer)
     )
-    first = int(longer[nodes.first_edge])
     return replace(
         nodes,
-        work=nodes.work - np.rint(part * (longer - first)).astype(np.int64),
-        join_work=nodes.join_work - np.rint(part * (joined - first)).astype(np.int64),
-        waits=replace(nodes.waits, work=nodes.waits.work - np.rint(part * (waited - first)).astype(np.int64)),
+        work=nodes.work - gone,
+        join_work=nodes.join_work - joined,
+        waits=replace(nodes.waits, work=nodes.waits.work - waited),
     )
 
 
@@ -262,7 +259,7 @@ def relabelled(source: RankNodes, target: RankNodes) -> RankNodes:
         waits_before=source.waits_before[take],
         spent=source.spent[take],
         slowed=source.slowed[take],
-        allocating=source.allocating[take],
+        longer=source.longer[take],
         begin=source.begin[take],
         end=source.end[take],
     )

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from traceops.across.replay.graph import WORK, FlatCollectives, RankNodes, StepGraph, Steps, batch_ns, least_loss, paced
+from traceops.across.replay.graph import WORK, FlatCollectives, RankNodes, StepGraph, batch_ns, least_loss, paced
 from traceops.across.replay.graph import lead as lead_of
 from traceops.across.replay.programs import HostShift, LatePlaces, recomputed, relabelled, spared, unslowed
 from traceops.core.arrays import Int, median
@@ -86,29 +86,21 @@ def simulate(graph: StepGraph, change: Scenario | None = None) -> SimulatedSteps
 def _changed(graph: StepGraph, change: Scenario) -> SimulatedSteps:
     """The steps under a change, if loaders keep up with it."""
     replayed, lost, gained = _replay(graph, change, {})
-    least = least_loss(float(replayed.step_ns().mean()), len(graph.steps))
-    if any(gained.values()) and _longer_at_first(replayed.step_ns(), least):
+    steps, measured = replayed.step_ns(), measured_step_ns(graph)
+    least = least_loss(float(steps.mean()), len(graph.steps))
+    if any(gained.values()) and len(steps) > 1 and float(steps[0] - steps[1:].max()) > least:
         replayed, lost, _ = _replay(graph, change, {}, gained)
+        steps = replayed.step_ns()
     if later := {rank: ns for rank, ns in lost.items() if ns > least}:
         again = _replay(graph, change, later, gained)[0]
-        if _no_longer(again.step_ns(), measured_step_ns(graph), replayed.step_ns()):
+        took = again.step_ns()
+        # The first step, and all together, take no longer than they were measured, or replayed with the lead.
+        if took[0] <= max(measured[0], steps[0]) and took.sum() <= max(measured.sum(), steps.sum()):
             return again
-    if replayed.step_ns().sum() <= measured_step_ns(graph).sum():
+    if steps.sum() <= measured.sum():
         return replayed
     as_ahead = _replay(graph, change, None)[0]  # no change makes steps longer because a lead is gone
-    return as_ahead if as_ahead.step_ns().sum() < replayed.step_ns().sum() else replayed
-
-
-def _longer_at_first(steps: Steps, least: float) -> bool:
-    """Whether the first step takes longer than any other by more than `least`, ns."""
-    return len(steps) > 1 and float(steps[0] - steps[1:].max()) > least
-
-
-def _no_longer(steps: Steps, measured: Steps, replayed: Steps) -> bool:
-    """Whether the first step, and all together, take no longer than they were measured, or replayed with the lead."""
-    return float(steps[0]) <= max(float(measured[0]), float(replayed[0])) and float(steps.sum()) <= max(
-        float(measured.sum()), float(replayed.sum())
-    )
+    return as_ahead if as_ahead.step_ns().sum() < steps.sum() else replayed
 
 
 def _replay(

@@ -15,7 +15,7 @@ from traceops.across.links import bus_factor
 from traceops.across.match import Collective
 from traceops.across.pipelines import Bubble, passes_of
 from traceops.across.replay.cure import cure, faster_median, median_rank, usual_moments
-from traceops.across.replay.graph import WORK, Label, RankNodes, StepGraph, Steps, batch_ns, paced
+from traceops.across.replay.graph import WORK, RankNodes, StepGraph, Steps, batch_ns, paced
 from traceops.across.replay.programs import HostShift, shared_hosts
 from traceops.across.replay.simulate import Scenario, SimulatedSteps, measured_step_ns, simulate
 from traceops.across.roles import Roles
@@ -194,7 +194,7 @@ class Replays:
     def _are_slowed(self) -> bool:
         """Whether kernels, or hosts in the allocator, take noticeably longer beside communication that waits."""
         least = _SLOWED * float(self.base.step_ns().sum())
-        longer = ((nodes.slowed + nodes.allocating)[nodes.first_edge :] for nodes in self.graph.ranks.values())
+        longer = (nodes.longer[nodes.first_edge :] for nodes in self.graph.ranks.values())
         return any(own[-1] - own[0] >= least for own in longer)
 
 
@@ -275,7 +275,10 @@ def shared_work(graph: StepGraph, uneven: Sequence[int], typical: NDArray[np.boo
     hosts: dict[int, HostShift] = {}
     for role in {graph.roles[rank] for rank in uneven}:
         shared = set.intersection(*(set(graph.ranks[rank].labels) for rank in role))
-        at = {rank: _nodes_of(graph, rank, shared) for rank in role}
+        at = {}  # the rank's nodes of these labels, in order of the labels
+        for rank in role:
+            places = {label: node for node, label in enumerate(graph.ranks[rank].labels) if label in shared}
+            at[rank] = np.array([places[label] for label in sorted(places, key=str)], dtype=np.int64)
         own = {rank: _compute_alone(graph, rank) for rank in role}
         more = [rank for rank in role if rank in uneven]
         rest = [rank for rank in role if rank not in more]
@@ -293,12 +296,6 @@ def shared_work(graph: StepGraph, uneven: Sequence[int], typical: NDArray[np.boo
             compute[rank] = int(graph.ranks[rank].spent[first, _COMPUTE]) + np.rint(new).astype(np.int64)
         hosts |= shared_hosts(graph, role, more)
     return Scenario(compute=compute, hosts=hosts)
-
-
-def _nodes_of(graph: StepGraph, rank: int, shared: set[Label]) -> Int:
-    """A rank's nodes of these labels, in order of the labels."""
-    at = {label: node for node, label in enumerate(graph.ranks[rank].labels) if label in shared}
-    return np.array([at[label] for label in sorted(at, key=str)], dtype=np.int64)
 
 
 def _compute_alone(graph: StepGraph, rank: int) -> Int:
@@ -418,8 +415,15 @@ def predict_pipelines(graph: StepGraph, bubbles: Sequence[Bubble]) -> list[Predi
         base = simulate(graph).step_ns()
         least = min(own for own in saved if own is not None)
         made.append(Prediction(TWICE_THE_MICRO_BATCHES, ranks, _paced(graph, base - least)))
-        if all(_can_interleave(bubble) for bubble in inside):
-            more = max(_further_sends(bubble) for bubble in inside)
+        # Where ranks hold one stage each, and micro-batches come in rounds of as many as there are ranks
+        if all(
+            (one.pipeline.micro_batches or 0) % len(one.stages) == 0
+            and one.pipeline.chunks == 1
+            and one.pipeline.schedule in ("gpipe", "1f1b")
+            for one in inside
+        ):
+            # What the sends between twice as many stages would take more, as exposed as those of today
+            more = max(one.sending * ((2 * len(one.stages) - 1) / (len(one.stages) - 1) - 1) for one in inside)
             made.append(Prediction(INTERLEAVED, ranks, _paced(graph, base - max(least - more, 0.0))))
     return made
 
@@ -427,19 +431,6 @@ def predict_pipelines(graph: StepGraph, bubbles: Sequence[Bubble]) -> list[Predi
 def _paced(graph: StepGraph, steps: NDArray[np.float64]) -> NDArray[np.float64]:
     """The steps, as far as loaders keep up with them."""
     return paced(steps, batch_ns(graph, {}), graph.typical)
-
-
-def _can_interleave(bubble: Bubble) -> bool:
-    """Whether its ranks hold one stage each, and its micro-batches come in rounds of as many as there are ranks."""
-    pipeline = bubble.pipeline
-    rounds = (pipeline.micro_batches or 0) % len(bubble.stages) == 0
-    return rounds and pipeline.chunks == 1 and pipeline.schedule in ("gpipe", "1f1b")
-
-
-def _further_sends(bubble: Bubble) -> float:
-    """What the sends between twice as many stages would take more, ns a step, as exposed as those of today."""
-    ranks = len(bubble.stages)
-    return bubble.sending * ((2 * ranks - 1) / (ranks - 1) - 1)
 
 
 def _half_the_passage(bubble: Bubble, graph: StepGraph) -> float | None:

@@ -85,10 +85,8 @@ class LineReader:
         self._processes = 0
 
     def lines(self, path: str, passed_over: frozenset[bytes] = frozenset()) -> Iterator[NcclLine]:
-        """The NCCL messages of one file in its order. Raises InputError where it cannot be read.
-
-        passed_over: INFO messages that begin with these four bytes may be left out.
-        """
+        """The NCCL messages of one file in its order. Raises InputError where it cannot be read. passed_over: INFO
+        messages that begin with these four bytes may be left out."""
         for first, block in blocks_with(path, _WORDS):
             if b"\x1b" in block:
                 block = _ESCAPE.sub(b"", block)
@@ -231,9 +229,8 @@ class Link(NamedTuple):
 
 
 class InitLine(Struct, frozen=True):
-    """One rank's beginning or end of a communicator's start. color: of a split, with the split's number or -1.
-
-    pointer and bus_id: empty where only connections tell of the rank."""
+    """One rank's beginning or end of a communicator's start. color: of a split, with the split's number or -1. pointer
+    and bus_id: empty where only connections tell of the rank."""
 
     pointer: str
     rank: int

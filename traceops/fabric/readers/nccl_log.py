@@ -113,7 +113,9 @@ class Networks:
         if line.warns and b"ibv_" in message and _HARMLESS not in message:
             process.broken.add("IB")
         if (event := _event(message, process)) is not None:
-            self._add(event, line, path)
+            made = nccl.NetworkEvent(event[0], *key, line.quote(path), event[1])
+            if len(self._events) < _MOST_EVENTS:
+                self._events.setdefault((event[0], message[:200]), made)
         if (using := _USING.match(message)) is not None:
             devices = process.devices.setdefault(using[1].decode(), {})
             told = _DEVICE.finditer(using[2].partition(b"; OOB")[0])
@@ -137,13 +139,6 @@ class Networks:
         key = line.speaker.host, line.speaker.pid
         if key in self._processes or len(self._processes) < _MOST_PROCESSES:
             self._processes[key].off.add(plugin)
-
-    def _add(self, event: tuple[nccl.NetworkEventKind, str | None], line: nccl_lines.NcclLine, path: str) -> None:
-        kind, plugin = event
-        key = kind, line.message[:200]
-        if key not in self._events and len(self._events) < _MOST_EVENTS:
-            host, pid, _ = line.speaker
-            self._events[key] = nccl.NetworkEvent(kind, host, pid, line.quote(path), plugin)
 
     def names(self) -> dict[tuple[str, int], dict[int, str]]:
         """Names of the network devices that each process uses, by NCCL's number."""

@@ -162,10 +162,8 @@ class Systems:
     def machines(
         self, nvml: dict[tuple[str, str], int], names: dict[tuple[str, int], dict[int, str]]
     ) -> tuple[Machine, ...]:
-        """One machine a host. nvml: device numbers by host and bus id. names: of NICs, by process and number.
-
-        A section of several hosts joined by NVLink is left out: it does not say which of them is this one.
-        """
+        """One machine a host. nvml: device numbers by host and bus id. names: of NICs, by process and number. A section
+        of several hosts joined by NVLink is left out: it does not say which of them is this one."""
         machines = []
         for host, sections in self._of_host.items():
             usable = [section for section in sections if section.gpus and len(section.systems) == 1]
@@ -176,8 +174,10 @@ class Systems:
         return tuple(machines)
 
 
-def _seen_in(sections: list[SystemSection]) -> tuple[dict[str, _GpuSeen], dict[tuple[bytes, bytes], Path]]:
-    """The GPUs and the paths of all sections, each as the first of them has it."""
+def _machine(
+    host: str, sections: list[SystemSection], nvml: dict[tuple[str, str], int], names: dict[int, str]
+) -> Machine:
+    """sections: the first tells, the others add the GPUs that it does not have."""
     gpus: dict[str, _GpuSeen] = {}
     paths: dict[tuple[bytes, bytes], Path] = {}
     for section in sections:
@@ -185,17 +185,8 @@ def _seen_in(sections: list[SystemSection]) -> tuple[dict[str, _GpuSeen], dict[t
         for (one, other), path in section.paths.items():
             if (other, one) not in paths:
                 paths.setdefault((one, other), path)
-    return gpus, paths
-
-
-def _machine(
-    host: str, sections: list[SystemSection], nvml: dict[tuple[str, str], int], names: dict[int, str]
-) -> Machine:
-    """sections: the first tells, the others add the GPUs that it does not have."""
-    gpus, paths = _seen_in(sections)
     buses = sorted(gpus)
-    known = (nvml.get((host, bus)) for bus in buses)
-    indices = [index for index in known if index is not None]
+    indices = [nvml[host, bus] for bus in buses if (host, bus) in nvml]
     if len(set(indices)) != len(buses):  # before 2.18: nvidia-smi counts by the bus, if all GPUs are here
         indices = list(range(len(buses)))
     label_of = {bus: f"GPU{index}" for index, bus in zip(indices, buses, strict=True)}

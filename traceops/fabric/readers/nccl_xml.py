@@ -129,12 +129,10 @@ Device = tuple[str, Element, tuple[Element, ...]]
 
 
 def machine_paths(path: str, devices: Sequence[Device]) -> dict[tuple[str, str], Path]:
-    """The paths between all pairs of one host's devices, each given as its label, element and those around it.
-
-    NVLinks directly or through NVSwitch, and RCCL's XGMI, come first; else where the tree's branches meet decides: PIX
-    below one PCIe switch, PXB below several, PHB at the CPU, SYS between CPUs. A NIC that is on no PCI bus has no
-    path: NCCL hangs it on the first CPU for want of a place.
-    """
+    """The paths between all pairs of one host's devices, each given as its label, element and those around it. NVLinks
+    directly or through NVSwitch, and RCCL's XGMI, come first; else where the tree's branches meet decides: PIX below
+    one PCIe switch, PXB below several, PHB at the CPU, SYS between CPUs. A NIC that is on no PCI bus has no path: NCCL
+    hangs it on the first CPU for want of a place."""
     gpus = [device for device in devices if device[1].tag == "gpu"]
     joined = {pair: (kind, *count) for tag, kind in _LINK_KINDS.items() for pair, count in _links(gpus, tag).items()}
     lines = {label: element.quote(path) for label, element, _ in devices}
@@ -233,12 +231,10 @@ def xml_kind(head: str) -> Literal["topology", "graph"] | None:
 
 
 def read_topology_xml(path: str) -> tuple[Machine, ...]:
-    """The machines in a file of NCCL_TOPO_DUMP_FILE: one, or several where NVLink joins hosts (NCCL 2.21 on).
-
-    GPUs have nvidia-smi's indices, bus ids and what their link could do at most; NICs what NCCL sees, RDMA devices
-    or, without any, Ethernet. A host is named only where the file has several, by NCCL's hash of it. Paths follow
-    from the tree, by NCCL's rules. Raises InputError where the file cannot be read or is something else.
-    """
+    """The machines in a file of NCCL_TOPO_DUMP_FILE: one, or several where NVLink joins hosts (NCCL 2.21 on). GPUs have
+    nvidia-smi's indices, bus ids and what their link could do at most; NICs what NCCL sees, RDMA devices or, without
+    any, Ethernet. A host is named only where the file has several, by NCCL's hash of it. Paths follow from the tree, by
+    NCCL's rules. Raises InputError where the file cannot be read or is something else."""
     root = _root(path, "system", "NCCL_TOPO_DUMP_FILE")
     hosts: dict[str | None, list[Element]] = {}
     for cpu in root.children:

@@ -240,13 +240,11 @@ _NO_NIC = re.compile(r"(?:GPU|CPU|MIG|NVSW|NVS)\d|NVSwitch", re.IGNORECASE)
 def read_topo_matrices(
     path: str, text: str | None = None, problems: list[str] | None = None
 ) -> tuple[model.Machine, ...]:
-    """The machines whose matrices are in a file, or in `text`, in its order; a host that was asked twice once.
-
-    Of a matrix that is cut off, what is there is used: a GPU without its row is known from the header. NICs get
-    their names from the NIC legend and their NUMA nodes from their paths. One of
-    ``topo -mp`` does not say how two GPUs reach each other: it leaves NVLink out. problems: where that is said. Raises
-    InputError where the file cannot be read or holds no matrix.
-    """
+    """The machines whose matrices are in a file, or in `text`, in its order; a host that was asked twice once. Of a
+    matrix that is cut off, what is there is used: a GPU without its row is known from the header. NICs get their names
+    from the NIC legend and their NUMA nodes from their paths. One of ``topo -mp`` does not say how two GPUs reach each
+    other: it leaves NVLink out. problems: where that is said. Raises InputError where the file cannot be read or holds
+    no matrix."""
     numbered = text_lines(path) if text is None else text_of(text.encode(errors="surrogateescape"), 1)
     machines: list[model.Machine] = []
     matrices = matrices_in(numbered)

@@ -42,9 +42,8 @@ def operations_of(entries: list[dict[str, Any]], groups: Mapping[str, RecordedGr
     operations = [_operation(entry, number, groups, seen) for number, entry in enumerate(ordered)]
     result: list[Operation] = []
     runs = [list(run) for _, run in groupby(operations, key=lambda op: (op.group, op.is_p2p, op.sequence))]
-    unfinished_only = not any(op.state == "completed" for op in operations) and [
-        op.record for op in operations
-    ] != list(range(len(operations)))
+    in_full = [op.record for op in operations] == list(range(len(operations)))
+    unfinished_only = not in_full and not any(op.state == "completed" for op in operations)
     for run in runs:
         # in a dump of unfinished operations: parts of a launch have no end of their own and stay, the launch went
         if not (unfinished_only and len(run) > 1 and run[0].is_p2p and not run[-1].op.lower().endswith(_WRAPPER)):
@@ -53,8 +52,7 @@ def operations_of(entries: list[dict[str, Any]], groups: Mapping[str, RecordedGr
 
 
 def _uncoalesced(run: list[Operation]) -> list[Operation]:
-    """Operations launched together: the last entry stands for the launch, and only it has a state. Sends and receives
-    stay apart, with that state; collectives become one with all their sizes."""
+    """Operations of one launch, whose last entry has its state: messages stay apart, collectives become one."""
     if len(run) == 1 or not run[-1].op.lower().endswith(_WRAPPER):
         return run
     last = run[-1]

@@ -163,8 +163,7 @@ class Attempts:
             self._pids[ended.pid] = ended.ranks[0]
             self._reported = ended.line
         (self._launched if ended.sure else self._unsure).append(ended)
-        for exits in (self._launched, self._unsure):
-            del exits[_MOST_EXITS:]
+        del self._launched[_MOST_EXITS:], self._unsure[_MOST_EXITS:]
         return True
 
     def look_for_restart(self, number: int, body: str, label: str) -> None:
@@ -212,10 +211,8 @@ class Attempts:
                 fatal[0].amend(rank=ranks[0])
 
     def earlier(self, events: tuple[LogEvent, ...], latest: tuple[LogEvent, ...]) -> tuple[tuple[LogEvent, ...], ...]:
-        """By attempt the events of those before the one of which `latest` tells.
-
-        What a program raises while it imports may be no end of it: it prints that an optional module is missing.
-        """
+        """By attempt the events of those before the one of which `latest` tells. What a program raises while it imports
+        may be no end of it: it prints that an optional module is missing."""
         if not latest or len(latest) == len(events):
             return ()
         first = latest[0].line
@@ -227,8 +224,7 @@ class Attempts:
         return tuple(tuple(parts[part]) for part in sorted(parts))
 
     def _went_on(self, last: int) -> bool:
-        """Whether the ranks that torchrun started again made steps, or the log's beginning came again, behind line
-        `last`: what earlier ones had printed came before that."""
+        """Whether restarted ranks made steps, or the log's beginning came again, behind line `last`."""
         steps = any(last - first >= ADVANCE for scale, (first, last) in self._counts.items() if scale != "epochs")
         beyond = (one.found[-1] for one in self._beginnings.values() if one.is_furthest)
         return (last <= self.begun and steps) or any(last < begin for begin in beyond)
@@ -339,13 +335,9 @@ class _LogReader:
     @property
     def busy(self) -> bool:
         """Whether the next lines matter, whatever they hold."""
-        if (
-            any(lines.is_open for lines in self._lines.values())
-            or self._thrown is not None
-            or self._attempts.exits.is_open
-        ):
+        if self._open or self._thrown is not None or self._frames.is_open or self._attempts.exits.is_open:
             return True
-        return bool(self._open) or self._frames.is_open
+        return any(lines.is_open for lines in self._lines.values())
 
     def read(self, number: int, line: str, may_tell: bool) -> None:
         """Take the next line. may_tell: it may hold one of `WORDS`; without, no rule knows it."""
@@ -551,13 +543,9 @@ class _LogReader:
                 kind: LogKind = "error" if late <= _WENT_ON else "trouble"
                 speaker = rank if rank is not None else rank_in_message(text, None)
                 self._events.add(kind, speaker, number, text)
-        self._unexplained.add_to(
-            self._events,
-            [(rank, tracebacks) for (rank, _), tracebacks in self._tracebacks.items()],
-            self._at_head,
-            self._last,
-            of_several=self._speakers.saw_ranks,
-        )
+        tracebacks = [(rank, own) for (rank, _), own in self._tracebacks.items()]
+        of_several = self._speakers.saw_ranks
+        self._unexplained.add_to(self._events, tracebacks, self._at_head, self._last, of_several=of_several)
         events = self._events.in_order()
         latest = self._attempts.latest(events)
         return latest, self._attempts.earlier(events, latest)

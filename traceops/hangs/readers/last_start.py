@@ -60,8 +60,7 @@ def without_passed(path: str, events: tuple[LogEvent, ...]) -> tuple[LogEvent, .
 
 
 def _passed(gone: _Said, said: list[_Said], named: set[str]) -> bool:
-    """Whether the node came back, and nothing was deleted in between. A line of a pod names no node, and is of the only
-    one that lines name."""
+    """Whether the node came back before anything was deleted. A pod's line names no node: it is of the only one."""
     for again in said:
         same_node = gone.node == again.node if gone.node and again.node else len(named) <= 1
         if not (_READY_AGAIN.search(again.text) and again.is_behind(gone) and same_node):
@@ -176,8 +175,7 @@ def _begins(line: str, indent: int) -> bool:
 
 
 def _words(container: Sequence[str], own: Sequence[str], now: Sequence[str]) -> tuple[_Now, str]:
-    """How a container is now, and 'the last state of container pytorch, exit code 137, …; it runs again, after 3
-    restarts'."""
+    """How a container is now, and 'the last state of container pytorch, exit code 137, …; it runs again, …'."""
     text = "\n".join(now)
     how: _Now = "waiting"
     if _RUNNING.search(text) is not None:

@@ -35,16 +35,9 @@ _OF_JOB = (
 )
 
 
-class _Way(Struct, frozen=True):
-    """How one program words it: needle is in each such line. Groups: code, signal (its number) or name."""
-
-    needle: str
-    pattern: re.Pattern[str]
-    who: str
-
-
+# How each program words it: a word in each such line, and a pattern with groups code, signal (its number) or name.
 # '^' and a bound on each repetition: a hostile line costs what a plain one of its length costs.
-_WAYS = tuple(_Way(needle, re.compile(pattern), who) for who, needle, pattern in rows("launchers.ways"))
+_WAYS = tuple((who, needle, re.compile(pattern)) for who, needle, pattern in rows("launchers.ways"))
 # bash: 'Killed', 'Segmentation fault (core dumped)', '/x/run.sh: line 28:  8156 Killed    python3 main.py'; of a job
 # '[1]+  Killed                  python train.py'; zsh: 'zsh: killed     python train.py'.
 _SHELLS = (
@@ -68,15 +61,15 @@ _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal
 _MOST_SHOWN = 120  # characters of a line
 IN_PASSING = "abort"  # in too many lines to look for blocks with it
 NEEDLES: tuple[bytes, ...] = tuple(
-    words.encode() for words in (*(way.needle for way in _WAYS), *_SHELL_WORDS) if words != IN_PASSING
+    words.encode() for words in (*(needle for _, needle, _ in _WAYS), *_SHELL_WORDS) if words != IN_PASSING
 )
 
 
 def ended(body: str) -> str | None:
     """How a process ended, in words that `hangs/crashes.py` knows; '' for a plain exit code, None of no end."""
-    for way in _WAYS:
-        if way.needle in body and (match := way.pattern.match(body)) is not None:
-            return _told(way.who, _code(match))
+    for who, needle, pattern in _WAYS:
+        if needle in body and (match := pattern.match(body)) is not None:
+            return _told(who, _code(match))
     if any(map(body.__contains__, _SHELL_WORDS)):
         for pattern in _SHELLS:
             if (match := pattern.match(body)) is not None:

@@ -34,12 +34,8 @@ RANK_LINE = re.compile(
 _MOST_RANKS = 1 << 13
 _DUMP_SIGNAL = re.compile(r"dump signal due to a collective timeout from {1,3}rank (\d{1,7})\b")
 STALL_NEEDLES: tuple[bytes, ...] = (
-    _STALL.encode(),
-    BY_RANK.encode(),
-    b"[missing ranks: ",
-    b"[ready ranks: ",
-    b"dump signal due to",
-)
+    _STALL.encode(), BY_RANK.encode(), b"[missing ranks: ", b"[ready ranks: ", b"dump signal due to",
+)  # fmt: skip
 
 
 def stalled_ranks(body: str) -> tuple[int, ...] | None:
@@ -51,22 +47,16 @@ def stalled_ranks(body: str) -> tuple[int, ...] | None:
         ranks = listed if which == "missing" else set(range(min(max(listed), _MOST_RANKS))) - listed
         missing = ranks if missing is None else missing & ranks
     if missing is None and BY_RANK in body:
-        return _by_rank(body)
+        listed_for = {
+            int(match[1]): (set(match[2].removesuffix(" ...").split(", ")), match[2].endswith(" ..."))
+            for match in _OF_RANK.finditer(body[body.index(BY_RANK) :])
+        }
+        everything = {name for names, _ in listed_for.values() for name in names}
+        if listed_for:  # a list that is cut off may hold everything
+            return tuple(sorted(rank for rank, (names, more) in listed_for.items() if more or names == everything))
     if missing is None:
         return () if _STALL in body else None
     return tuple(sorted(missing))
-
-
-def _by_rank(body: str) -> tuple[int, ...] | None:
-    """The ranks that have come to none of what is listed by rank; a list that is cut off may hold all of it."""
-    listed = {
-        int(match[1]): (set(match[2].removesuffix(" ...").split(", ")), match[2].endswith(" ..."))
-        for match in _OF_RANK.finditer(body[body.index(BY_RANK) :])
-    }
-    everything = {name for names, _ in listed.values() for name in names}
-    if not listed:
-        return () if _STALL in body else None
-    return tuple(sorted(rank for rank, (names, more) in listed.items() if more or names == everything))
 
 
 def ready_ranks(body: str) -> tuple[int, ...]:
@@ -84,9 +74,8 @@ def _lists(body: str) -> Iterator[tuple[str, set[int]]]:
 
 def timed_out_rank(body: str) -> int | None:
     """The rank whose collective timed out, as one says that only dumps for it."""
-    if "dump signal" not in body or (told := _DUMP_SIGNAL.search(body)) is None:
-        return None
-    return int(told[1])
+    told = _DUMP_SIGNAL.search(body) if "dump signal" in body else None
+    return None if told is None else int(told[1])
 
 
 # The one-line messages in logs that bear on a hang: their wording, kind and what they tell.
@@ -307,11 +296,9 @@ _lines_in = perhaps_in((line[1], line) for line in LINES)
 
 # Torchrun begins another attempt; or Slurm ended a job, and what follows in the file is another's.
 RESTARTS = (
-    "slurmstepd: error: *** JOB ",
-    "will restart worker group",
-    "; restarting worker group",
+    "slurmstepd: error: *** JOB ", "will restart worker group", "; restarting worker group",
     "] Restarting worker group",
-)
+)  # fmt: skip
 
 # A block of a log that holds none of these tells nothing, and its lines are not looked at.
 WORDS = Words(
@@ -325,9 +312,8 @@ WORDS = Words(
 )  # fmt: skip
 
 _DEFAULT_GROUP = "default_pg"
-_RANK = re.compile(
-    r"\[rank[ :=]{0,2}(\d{1,7})\]:? ?(?:\|\| ?)?"
-)  # torch's [rank3]:, Determined's '[rank=3] || ', our own [rank 3]
+# torch's [rank3]:, Determined's '[rank=3] || ', our own [rank 3]
+_RANK = re.compile(r"\[rank[ :=]{0,2}(\d{1,7})\]:? ?(?:\|\| ?)?")
 _GLOG = re.compile(r"\[rank(\d{1,7})\]:(?=\[[EWIF])")  # follows a progress bar on the same line
 _LABELS = (
     ("mpi", re.compile(r"\[\d{1,9},(\d{1,7})\]<std(?:out|err)>: ?")),
@@ -410,8 +396,9 @@ def _label(line: str, start: int, tasks: bool) -> tuple[str, slice, int] | None:
 
 def _rank_in(line: str, start: int) -> tuple[slice | None, int]:
     match = _RANK.search(line, start, start + _SEARCHED)
-    if match is not None and not _is_prefix(line[start : match.start()]):
-        match = None
+    before = "" if match is None else line[start : match.start()]
+    if len(before.split()) > 5 or "Error" in before or "Exception" in before:
+        match = None  # a message that mentions a rank: no time or host
     if match is None:
         match = _GLOG.search(line, start)
     if match is None:
@@ -419,11 +406,6 @@ def _rank_in(line: str, start: int) -> tuple[slice | None, int]:
     while (again := _RANK.match(line, match.end())) is not None:  # the launcher's, then torch's own
         match = again
     return slice(*match.span(1)), match.end()
-
-
-def _is_prefix(before: str) -> bool:
-    """Whether this may be a time or a host, rather than a message that mentions a rank."""
-    return len(before.split()) <= 5 and "Error" not in before and "Exception" not in before
 
 
 def rank_in_message(body: str, group: re.Match[str] | None) -> int | None:

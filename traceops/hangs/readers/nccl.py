@@ -267,7 +267,9 @@ def _read_json(path: str) -> Iterator[Trouble]:
         for rank in communicator.ranks:
             for op, count in rank.collective_counts.items():
                 counts[op][rank.rank] = count
-            status[_status_of(rank.status)].append(rank.rank)
+            own = rank.status
+            closing = "FINALIZE" if own.finalize_called or own.destroy_flag else "RUNNING"
+            status["ABORT" if own.abort_flag else closing].append(rank.rank)
             for number in {rank.status.init_state, rank.status.async_error} & set(_ERROR_NAMES):
                 errors[_ERROR_NAMES[number]].append(rank.rank)
         for missing in communicator.missing_ranks:
@@ -279,12 +281,6 @@ def _read_json(path: str) -> Iterator[Trouble]:
             yield Trouble(1, _say("unanswered", ranks=ranks, communicator=hash_, dead=dead))
         yield from _lags(hash_, counts)
         yield from _states(1, hash_, status, errors)
-
-
-def _status_of(status: _Status) -> str:
-    if status.abort_flag:
-        return "ABORT"
-    return "FINALIZE" if status.finalize_called or status.destroy_flag else "RUNNING"
 
 
 # Ranks on which NCCL Inspector wrote nothing more while it wrote on for the others of their communicator.

@@ -293,8 +293,7 @@ def _is_pyspy_json(head: bytes) -> bool:
 
 
 def _is_binary(head: bytes) -> bool:
-    """Text has no NUL bytes and few other control bytes; logs of several programs may hold a few. A log that was cut
-    while a program still wrote to it has a hole there, of NULs only."""
+    """Whether bytes are no text: NULs, but for the hole in a log cut while open, or many control bytes."""
     head = _HOLE.sub(b"", head)
     if head.count(b"\0") * 200 > len(head):
         return True

@@ -71,12 +71,10 @@ _CALLS = {
 
 
 class Raised(Struct, frozen=True):
-    """A whole traceback: its last line, its frames innermost first, and how it follows the one before.
-
-    link: 'cause' where it replaces the exception before it, which it names; 'origin' where it is the
-    exception of a worker that the one before tells of. survived: the process went on. end: its last line.
-    warned: a logger shows it as a warning, or as less.
-    """
+    """A whole traceback: its last line, its frames innermost first, and how it follows the one before. link: 'cause'
+    where it replaces the exception before it, which it names; 'origin' where it is the exception of a worker that the
+    one before tells of. survived: the process went on. end: its last line. warned: a logger shows it as a warning, or
+    as less."""
 
     text: str
     line: int
@@ -137,11 +135,9 @@ class Tracebacks:
         return self._continue(self._open, number, body)
 
     def cut_off(self, at_head: int | None, *, at_end: bool) -> tuple[int, str] | None:
-        """The line and the text of a traceback whose end did not come; None without one.
-
-        at_head: the line in which one begins that nothing comes before. Elsewhere frames without a traceback's first
-        line are a stack that the program printed. at_end: only one in which the log ends.
-        """
+        """The line and the text of a traceback whose end did not come; None without one. at_head: the line in which one
+        begins that nothing comes before. Elsewhere frames without a traceback's first line are a stack that the program
+        printed. at_end: only one in which the log ends."""
         return self._open_at_end(at_head) or (None if at_end else self._broken)
 
     def without_ends(self) -> tuple[int, str] | None:
@@ -194,7 +190,9 @@ class Tracebacks:
         if open_.flat and not _ends_headless(line.strip()):
             open_.flat = False
             return None
-        if len(line) - len(line.lstrip(" ")) > open_.base or line.startswith(_TORN) or _is_torn(line.strip()):
+        # Cut before the exception's own name: 'torch.distributed.ela', '(EngineCore_DP0 pi', 'ERR'.
+        is_torn = line.startswith(_TORN) or any(form.match(line.strip()) for form in (_DOTTED, _LABEL, _LEVEL))
+        if len(line) - len(line.lstrip(" ")) > open_.base or is_torn:
             return None
         self._open = None
         if not (_ends_headless if open_.headless else _ENDS.match)(line.strip()):  # a line of something else, or torn
@@ -228,11 +226,6 @@ def _inside(open_: _OpenTraceback) -> str:
 def as_of_library(frames: str) -> str:
     """Frames as text, '(ray/worker.py:2174)' for what lies among the installed libraries."""
     return _INSTALLED.sub("(", frames)
-
-
-def _is_torn(line: str) -> bool:
-    """Whether a line is cut before the exception's own name: 'torch.distributed.ela', '(EngineCore_DP0 pi', 'ERR'."""
-    return any(torn.match(line) is not None for torn in (_DOTTED, _LABEL, _LEVEL))
 
 
 def is_frame(body: str) -> bool:

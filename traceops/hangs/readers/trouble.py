@@ -82,9 +82,7 @@ class Loggers:
 
     def went_on(self, number: int, last: int) -> bool:
         """Whether the logger of the error in line `number` went on for long, to an end, or until its server was up.
-
-        last: the log's last line.
-        """
+        last: the log's last line."""
         told = self._forms.get(self._form_of.get(number, ""))
         if told is None or told.ready or told.mild < _FEWEST:
             return told is not None and told.ready
@@ -248,8 +246,7 @@ class Failures:
 
 @by_shape
 def _may_matter(head: str) -> tuple[bool, bool]:
-    """Whether a line may say that the program is done, and whether it may be one of the failures: but for its digits,
-    as what 3 is no example of is not ruled out."""
+    """Whether a line may say that the program is done, and whether it may be a failure, whatever its digits."""
     lower = head.lower()
     may_be_done = any(map(lower.__contains__, _DONE_IN_SMALL)) or _OF_ALL.search(head) is not None
     if not any(map(head.__contains__, _WORDS)):

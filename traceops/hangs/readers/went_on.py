@@ -125,9 +125,7 @@ def as_outlived(event: LogEvent) -> LogEvent:
 
 
 def _is_outlived(window: _Window, events: Sequence[LogEvent]) -> bool:
-    """Whether steps were made after the failure. A few may be those of other ranks, which a launcher ends a little
-    later: where one reports the end of a process behind them, and no other failure comes in between, the failure was
-    that end."""
+    """Whether steps were made after the failure, rather than by ranks that a launcher ended because of it."""
     if window.is_far:
         return True
     if (at := window.went_on_at) is None:
@@ -409,8 +407,7 @@ def interrupted(path: str) -> tuple[int, str] | None:
 
 
 def _says_so(body: str) -> bool:
-    """Whether a line is the exception's own, or says that it or the signal came: 'Detected KeyboardInterrupt, …'. A
-    program that only names it ('registered a handler for keyboard interrupt') was not interrupted."""
+    """Whether a line is the exception's own, or says that it or the signal came; naming it is not enough."""
     if body[:1].isspace():
         return False
     if (signal := _SIGNAL.search(body, 0, _SEARCHED)) is not None:

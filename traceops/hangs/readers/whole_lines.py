@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise, product
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec.structs import astuple
 
@@ -29,24 +28,18 @@ _MOST_OF_FRAME = 4  # lines
 _BEGINS = re.compile(_GRAMMAR["begins"])
 
 
-class _Wrap(NamedTuple):
-    """at: characters of the longest line. glue: what stood where a line is broken, a space or nothing."""
-
-    at: int
-    glue: str
-
-
 def unwrapped(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
     """Numbered lines, those that were broken as one, with the number of the first; else unchanged."""
     bodies = [without_prefixes(line) for _, line in lines]  # as an e-mail quotes it
     if (wrap := _wrap_of(bodies)) is None:
         yield from lines
         return
+    at, glue = wrap
     held: tuple[int, str] | None = None
     last = ""
     for (number, _), line in zip(lines, bodies, strict=True):
-        if held is not None and _continues(last, line, wrap):
-            held = held[0], f"{held[1]}{wrap.glue}{line}"
+        if held is not None and _continues(last, line, at, glue):
+            held = held[0], f"{held[1]}{glue}{line}"
         else:
             if held is not None:
                 yield held
@@ -56,8 +49,8 @@ def unwrapped(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
         yield held
 
 
-def _wrap_of(lines: Sequence[str]) -> _Wrap | None:
-    """How lines were broken: a frame is whole only together with what follows it, at the same width everywhere."""
+def _wrap_of(lines: Sequence[str]) -> tuple[int, str] | None:
+    """The longest line, and what stood where lines were broken, a space or nothing: frames are whole only joined."""
     widest = max(map(len, lines), default=0)
     if not _NARROWEST <= widest <= _WIDEST:
         return None
@@ -70,9 +63,7 @@ def _wrap_of(lines: Sequence[str]) -> _Wrap | None:
             hard += 1
         elif _is_frame(line, following, " ") and len(line) + 1 + _first_word(following[0]) > widest:
             word += 1
-    if not hard and not word:
-        return None
-    return _Wrap(widest, "" if hard >= word else " ")
+    return (widest, "" if hard >= word else " ") if hard or word else None
 
 
 def _is_frame(line: str, following: Sequence[str], glue: str) -> bool:
@@ -89,12 +80,12 @@ def _first_word(line: str) -> int:
     return len(line.split(None, 1)[0]) if line.strip() else 0
 
 
-def _continues(last: str, line: str, wrap: _Wrap) -> bool:
+def _continues(last: str, line: str, at: int, glue: str) -> bool:
     if not line.strip() or _BEGINS.match(line) is not None or len(set(last)) < 5:  # a rule is no text
         return False
-    if not wrap.glue:
-        return len(last) == wrap.at
-    return not line[0].isspace() and bool(last.strip()) and len(last) + 1 + _first_word(line) > wrap.at
+    if not glue:
+        return len(last) == at
+    return not line[0].isspace() and bool(last.strip()) and len(last) + 1 + _first_word(line) > at
 
 
 # Messages that terminals, e-mails and C++ broke over several lines, as one line each, without quotation marks.
@@ -311,11 +302,9 @@ _PASTE = 1 << 18  # bytes; a file up to this is read whole, whatever it holds
 
 def relevant_lines(path: str, words: Words, busy: Callable[[], bool]) -> Iterator[tuple[int, str, bool]]:
     """Numbered lines; those of a paste without the spaces that all of them begin with, those of hosts without names.
-
     Beside each: whether one of the words may stand in it. In a large log a block with one is rare, and few of its lines
-    hold it.
-    busy: whether the next lines matter, whatever they hold. Raises InputError where the file cannot be read.
-    """
+    hold it. busy: whether the next lines matter, whatever they hold. Raises InputError where the file cannot be
+    read."""
     file = Path(path)
     is_paste = file.is_file() and file.stat().st_size <= _PASTE
     indent = None if is_paste else 0
@@ -333,10 +322,8 @@ def relevant_lines(path: str, words: Words, busy: Callable[[], bool]) -> Iterato
         if first:
             first, sample = False, [line for _, line in lines(block[:_SAMPLE], number)]
             prefix = host_prefix(sample) or common_prefix([line[indent:] for line in sample])
-        own = (
-            (at, (line if prefix is None else prefix.sub("", line, count=1)))
-            for at, line in _without_indent(lines(block, number), indent)
-        )
+        cut = ((at, line[indent:] if indent and line[:indent].isspace() else line) for at, line in lines(block, number))
+        own = ((at, line if prefix is None else prefix.sub("", line, count=1)) for at, line in cut)
         if is_paste:
             yield from ((at, line, True) for at, line in unwrapped(list(own)))
             continue
@@ -359,11 +346,6 @@ def ends_of(path: str) -> Iterator[tuple[int, bytes]]:
 def last_blocks(path: str) -> Iterator[tuple[int, bytes]]:
     """The blocks at a log's end."""
     return ((block.number, block.data()) for block in edge_blocks(path, 0, _LAST))
-
-
-def _without_indent(numbered: Iterable[tuple[int, str]], indent: int) -> Iterator[tuple[int, str]]:
-    for number, line in numbered:
-        yield number, line[indent:] if indent and line[:indent].isspace() else line
 
 
 def _indent(block: bytes) -> int:

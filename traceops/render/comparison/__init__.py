@@ -18,12 +18,10 @@ FILES = (
 def write_comparison(
     comparison: Comparison, folder: Path, formats: tuple[str, ...] = FORMATS, *, name: str = "", plotlyjs: str = "none"
 ) -> list[Path]:
-    """Write the chosen formats into `folder`, each file whole or not at all; returns the paths, the page first.
-
-    Files of an earlier comparison in the folder that this one does not write are removed, others are left.
-    `name` tells several comparisons of one pull request apart: each has its own comment and its own alerts.
-    Raises InputError where the folder cannot be written to.
-    """
+    """Write the chosen formats into `folder`, each file whole or not at all; returns the paths, the page first. Files
+    of an earlier comparison in the folder that this one does not write are removed, others are left. `name` tells
+    several comparisons of one pull request apart: each has its own comment and its own alerts. Raises InputError where
+    the folder cannot be written to."""
     contents: dict[str, str | bytes] = {}
     if "html" in formats:
         from traceops.render.comparison.html import render_comparison_html

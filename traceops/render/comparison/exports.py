@@ -152,12 +152,10 @@ _MESSAGE = 4000
 
 
 def render_sarif(comparison: Comparison, *, name: str = "") -> str:
-    """The text of compare.sarif: TO-R001 and what head's report finds that base's did not.
-
-    Code scanning wants a place in the repository for each result, and a run of a training has none. So it is line 1
-    of the training script where head's command names one inside the repository. Else it is line 1 of traceops.toml,
-    which holds the thresholds. `name` tells several comparisons of one commit apart.
-    """
+    """The text of compare.sarif: TO-R001 and what head's report finds that base's did not. Code scanning wants a place
+    in the repository for each result, and a run of a training has none. So it is line 1 of the training script where
+    head's command names one inside the repository. Else it is line 1 of traceops.toml, which holds the thresholds.
+    `name` tells several comparisons of one commit apart."""
     findings = [*comparison.findings, *comparison.new_findings][:_MOST_RESULTS]
     ids = list(dict.fromkeys([REGRESSED.id, *(finding.rule for finding in findings)]))
     seen: Counter[str] = Counter()

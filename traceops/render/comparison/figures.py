@@ -119,7 +119,17 @@ def steps_figure(comparison: Comparison) -> Figure | None:
     by_capture: dict[tuple[str, str], list[StepPoint]] = defaultdict(list)
     for point in comparison.steps:
         by_capture[point.side, point.capture].append(point)
-    columns = _in_time_order(comparison, list(by_capture))
+    # Columns by when their capture began, which shows drift of the machine; as given where that is not known
+    keys = list(by_capture)
+    began: dict[tuple[str, str], Any] = {
+        (side, capture.name): capture.started_ns
+        for side, captures in (("base", comparison.base.captures), ("head", comparison.head.captures))
+        for capture in captures
+    }
+    if any(began.get(key) is None for key in keys):
+        columns = sorted(keys, key=lambda key: key[0] != "base")
+    else:
+        columns = sorted(keys, key=lambda key: began[key])
     thin = max(1, math.ceil(len(comparison.steps) / MOST_POINTS))
     placed = [
         (round(column + (place / max(len(by_capture[key]) - 1, 1) - 0.5) * _WIDTH, 4), point)
@@ -161,18 +171,6 @@ def _medians(captures: Sequence[Sequence[StepPoint]]) -> dict[str, Any]:
         xs += [column - _WIDTH / 2, column + _WIDTH / 2, None]
         ys += [median, median, None]
     return line(WORDS["medians"], xs, ys, "rgba(128,128,128,0.9)", 2, hovertemplate=WORDS["medians_hover"])
-
-
-def _in_time_order(comparison: Comparison, keys: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Columns by when their capture began, which shows drift of the machine; as given where that is not known."""
-    began: dict[tuple[str, str], Any] = {
-        (side, capture.name): capture.started_ns
-        for side, captures in (("base", comparison.base.captures), ("head", comparison.head.captures))
-        for capture in captures
-    }
-    if any(began.get(key) is None for key in keys):
-        return sorted(keys, key=lambda key: key[0] != "base")
-    return sorted(keys, key=lambda key: began[key])
 
 
 def _label(metric: MetricChange) -> str:

@@ -85,24 +85,29 @@ def describe(comparison: Comparison) -> document.Document:
     if comparison.warnings:
         intro.append(document.items(comparison.warnings, "notes"))
     chart = _chart("intervals", figures.interval_figure(comparison))
+    new = [*comparison.findings, *comparison.new_findings]
+    blocks = _finding_blocks(new)
+    if len(new) > _MOST_FINDINGS:
+        blocks.append(document.soft(say("more_findings", more=len(new) - _MOST_FINDINGS)))
+    if not new:
+        blocks.append(paragraph(WORDS["no_findings"]))
+    if comparison.gone_findings:
+        blocks += [document.Heading("Gone since base"), *_finding_blocks(comparison.gone_findings)]
     made = (
         document.Section("metrics", "Metrics", (*chart, document.TableBlock(metrics_table(comparison)))),
         _why(comparison),
         _changes(comparison),
-        _findings(comparison),
+        document.Section("findings", "Findings", tuple(blocks)),
         _steps(comparison),
         _method(comparison),
     )
     return document.Document(
         title=f"{base} → {head}",
         heading=document.spans(document.Span(base, "name"), " → ", document.Span(head, "name")),
-        command="traceops compare",
-        verdict=document.Headline(text.VERDICT_LEVEL[comparison.verdict], short),
-        intro=tuple(intro),
-        sections=tuple(section for section in made if section is not None),
-        footer=WORDS["footer"],
+        command="traceops compare", verdict=document.Headline(text.VERDICT_LEVEL[comparison.verdict], short),
+        intro=tuple(intro), sections=tuple(section for section in made if section is not None), footer=WORDS["footer"],
         styles=("summary.css", "compare.css"),
-    )
+    )  # fmt: skip
 
 
 def _answer(comparison: Comparison) -> document.Answer | None:
@@ -219,18 +224,6 @@ def _changes(comparison: Comparison) -> document.Section | None:
             table = "compare_environment" if kind == "environment" else "compare_changes"
             tables.append(document.TableBlock(table_of(table, changes, make=cells, facts=facts, most=MOST_CHANGES)))
     return document.Section("changes", "What changed", (document.soft(WORDS["changes"]), *tables)) if tables else None
-
-
-def _findings(comparison: Comparison) -> document.Section:
-    new = [*comparison.findings, *comparison.new_findings]
-    blocks = _finding_blocks(new)
-    if len(new) > _MOST_FINDINGS:
-        blocks.append(document.soft(say("more_findings", more=len(new) - _MOST_FINDINGS)))
-    if not new:
-        blocks.append(paragraph(WORDS["no_findings"]))
-    if comparison.gone_findings:
-        blocks += [document.Heading("Gone since base"), *_finding_blocks(comparison.gone_findings)]
-    return document.Section("findings", "Findings", tuple(blocks))
 
 
 def _finding_blocks(findings: Sequence[Finding]) -> list[document.Block]:

@@ -175,14 +175,9 @@ def _list(title: str, things: Sequence[_T], line: Callable[[_T], str], most: int
 
 
 def _table(
-    title: str,
-    header: tuple[str, ...],
-    things: Sequence[_T],
-    row: Callable[[_T], list[str]],
-    most: int,
-    file: str,
+    title: str, header: tuple[str, ...], things: Sequence[_T], row: Callable[[_T], list[str]], most: int, file: str,
     right: tuple[int, ...] = (),
-) -> FoldedPart:
+) -> FoldedPart:  # fmt: skip
     lines = table(header, [row(thing) for thing in things[:most]], right)
     return FoldedPart(f"{title} ({len(things)})", tuple(lines[:2]), tuple(lines[2:]), len(things), file)
 

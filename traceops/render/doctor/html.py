@@ -104,15 +104,11 @@ def sweep_figure(measured: Sequence[Measured], references: Sequence[Reference] =
     sizes = sorted({one.bytes for rows in lines.values() for one in rows})
     ticks = sizes[:: -(-len(sizes) // _MOST_TICKS)]
     return laid_out(
-        traces,
-        14,
-        pixels=20,
+        traces, 14, pixels=20,
         xaxis=axis("bytes of a message", type="log", tickvals=ticks, ticktext=list(map(message_text, ticks))),
-        yaxis=axis("bus bandwidth, GB/s", rangemode="tozero", automargin=True),
-        grid_y=True,
-        showlegend=True,
+        yaxis=axis("bus bandwidth, GB/s", rangemode="tozero", automargin=True), grid_y=True, showlegend=True,
         legend={"orientation": "h", "y": -0.28},
-    )
+    )  # fmt: skip
 
 
 def _lines(measured: Sequence[Measured]) -> dict[tuple[str, tuple[int, ...], str | None], list[Measured]]:
@@ -218,14 +214,11 @@ def describe(checkup: Checkup) -> Document:
     ]
     return Document(
         title=f"{title if len(title) <= _MOST_TITLE else title[: _MOST_TITLE - 3] + '...'}: doctor",
-        heading=spans(title),
-        command="traceops doctor",
-        verdict=doctor_verdict(checkup),
+        heading=spans(title), command="traceops doctor", verdict=doctor_verdict(checkup),
         intro=(*([soft(read)] if read else []), Facts(tuple(_facts(checkup)))),
-        sections=tuple(section for section in sections if section.blocks),
-        footer=WORDS["footer"],
+        sections=tuple(section for section in sections if section.blocks), footer=WORDS["footer"],
         styles=("summary.css", "topology.css", "doctor.css"),
-    )
+    )  # fmt: skip
 
 
 def _settings(checkup: Checkup) -> tuple[Block, ...]:

@@ -175,7 +175,13 @@ def _layered(nodes: Sequence[RankBox], edges: Sequence[Edge]) -> list[RankBox]:
     after: dict[int, set[int]] = {number: set() for number in range(len(nodes))}
     for edge in edges:
         after[edge.start].add(edge.end)
-    reached = {number: _reached(number, after) for number in after}
+    reached: dict[int, set[int]] = defaultdict(set)  # boxes that arrows lead to; itself only through a circle
+    for number in after:
+        queue = [number]
+        while queue:
+            onward_ends = after[queue.pop()] - reached[number]
+            reached[number] |= onward_ends
+            queue += onward_ends
     layers: dict[int, int] = {}
 
     def layer(number: int) -> int:
@@ -187,17 +193,6 @@ def _layered(nodes: Sequence[RankBox], edges: Sequence[Edge]) -> list[RankBox]:
         return layers[number]
 
     return [replace(node, layer=layer(number)) for number, node in enumerate(nodes)]
-
-
-def _reached(number: int, after: Mapping[int, set[int]]) -> set[int]:
-    """Boxes that arrows lead to from `number`; itself only through a circle."""
-    found: set[int] = set()
-    queue = [number]
-    while queue:
-        for end in after[queue.pop()] - found:
-            found.add(end)
-            queue.append(end)
-    return found
 
 
 def _column_height(nodes: Sequence[RankBox], column: Sequence[int]) -> float:

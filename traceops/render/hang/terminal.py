@@ -44,13 +44,9 @@ def print_cause(diagnosis: Diagnosis, file: TextIO) -> None:
 
 
 def print_diagnosis(
-    diagnosis: Diagnosis,
-    file: TextIO,
-    written: Path | None = None,
-    beside: Sequence[Finding] = (),
-    *,
+    diagnosis: Diagnosis, file: TextIO, written: Path | None = None, beside: Sequence[Finding] = (), *,
     verbose: bool = True,
-) -> None:
+) -> None:  # fmt: skip
     """The cause first, for people who read a job's log over ssh; `written` is where the whole report lies. beside:
     findings on the machines and links, which come after the causes. Unless verbose it is a card of about 25 lines: the
     first cause whole, of others what they are."""

@@ -152,14 +152,9 @@ def describe(histories: Sequence[KeyHistory], problems: Sequence[Problem], store
         sections.append(Section("problems", "Not used", (lines, *rest)))
     sections.append(Section("definitions", "What is shown", (Terms(TERMS), soft(WORDS["when_not_why"])), "Definitions"))
     return Document(
-        title="History",
-        heading=spans(store),
-        command="traceops baseline history",
-        verdict=verdict,
-        intro=(),
-        sections=tuple(sections),
-        footer=WORDS["footer"],
-    )
+        title="History", heading=spans(store), command="traceops baseline history", verdict=verdict, intro=(),
+        sections=tuple(sections), footer=WORDS["footer"],
+    )  # fmt: skip
 
 
 def _section(index: int, history: KeyHistory) -> Section:

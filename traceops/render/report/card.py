@@ -52,6 +52,7 @@ _MOST_ACTIONS = 2
 _MOST_UNCHECKED = 3  # groups of checks that a line names
 _LEAST_SAVED_PCT = 0.5
 _LEAST_JUDGED_PCT = 5.0  # of a step, below which it is not the absence of a problem that was found
+_LEAST_COVERED = 0.01  # of what was recorded: the rest is no part of any number
 _MOSTLY_PCT = 50.0  # of a step, from which compute that nobody rated is no clean bill
 _OF_SEVERAL = ("TO-S", "TO-B", "TO-O", "TO-C")  # checks of what ranks do together
 _REPLAYED = (*STRAGGLERS, SLOW_GROUP.id)
@@ -71,10 +72,12 @@ class NoProblem(Claim, frozen=True, kw_only=True):
 
 
 class NothingTimed(Claim, frozen=True, kw_only=True):
-    """No rule fired, and none could: a clean bill of no time is none."""
+    """No rule fired, and none could: a clean bill of no time is none. Times in ms, where the rest is none either."""
 
     family = "card"
     kind = "nothing_timed"
+    covered: float | None = None
+    recorded: float | None = None
 
 
 class WaitForEachOther(Claim, frozen=True, kw_only=True):
@@ -110,16 +113,12 @@ def card_of(report: Report, hang: HangJson | None = None) -> Card:
     level, claim = without_finding(report)
     undisturbed = undisturbed_of(report)
     return Card(
-        level=level,
-        headline=shortened(claim.headline()),
+        level=level, headline=shortened(claim.headline()),
         actions=(claim.part(f"do.{claim.do}"),) if isinstance(claim, Unjudged) else (),
-        now_ms=mean_of_ranks(report) if undisturbed is None else undisturbed.step_ms,
-        judged_pct=judged_pct(report),
-        not_checked=not_checked(report),
-        without_profiler=_without_profiler(report, undisturbed is not None),
-        caveat=_caveat(report),
-        window=report.summary.step_words is WINDOW,
-    )
+        now_ms=mean_of_ranks(report) if undisturbed is None else undisturbed.step_ms, judged_pct=judged_pct(report),
+        not_checked=not_checked(report), without_profiler=_without_profiler(report, undisturbed is not None),
+        caveat=_caveat(report), window=report.summary.step_words is WINDOW,
+    )  # fmt: skip
 
 
 def told_first(report: Report) -> list[Finding]:
@@ -141,13 +140,10 @@ def _of_hang(report: Report, hang: HangJson) -> Card:
     found = next((finding for finding in report.findings if finding.rule == root.rule), None)
     proof = root.evidence[0] if root.evidence else None
     return Card(
-        level=hang.level,
-        headline=shortened(root.message if found is None else headline_of(found)),
-        confidence=root.confidence,
-        actions=() if found is None else actions_of(found.advice),
-        proof="" if proof is None else _cut(f"{proof.what}: {proof.value}", _MOST_ACTION),
-        rule=root.rule,
-    )
+        level=hang.level, headline=shortened(root.message if found is None else headline_of(found)),
+        confidence=root.confidence, actions=() if found is None else actions_of(found.advice),
+        proof="" if proof is None else _cut(f"{proof.what}: {proof.value}", _MOST_ACTION), rule=root.rule,
+    )  # fmt: skip
 
 
 def _without_profiler(report: Report, unrecorded: bool) -> bool | None:
@@ -165,23 +161,15 @@ def _of_finding(report: Report, told: Sequence[Finding]) -> Card:
     # The step before and after a fix of kernels is one without the profiler.
     paced = lead.rule.startswith("TO-K") and report.summary.plain_ms is not None
     return Card(
-        level=lead.severity,
-        headline=shortened(several.headline() if len(told) > 1 else headline_of(lead)),
+        level=lead.severity, headline=shortened(several.headline() if len(told) > 1 else headline_of(lead)),
         now_ms=mean_of_ranks(report) if cure is None else cure.now_ms,
-        fixed_ms=None if worth is None else worth.then_ms,
-        fixed_least_ms=None if worth is None else worth.least_ms,
-        saved_pct=None if worth is None else _saved_pct(worth),
-        confidence="low" if unfit else lead.confidence,
+        fixed_ms=None if worth is None else worth.then_ms, fixed_least_ms=None if worth is None else worth.least_ms,
+        saved_pct=None if worth is None else _saved_pct(worth), confidence="low" if unfit else lead.confidence,
         reason=first_phrase("card", "words", "unfit") if unfit else _reason(report, lead),
-        actions=actions_of(lead.advice),
-        judged_pct=judged_pct(report),
-        not_checked=not_checked(report),
-        proof=_proof(lead),
-        rule=lead.rule,
-        without_profiler=_without_profiler(report, is_unrecorded(lead) or paced),
-        caveat=_caveat(report),
-        window=window,
-    )
+        actions=actions_of(lead.advice), judged_pct=judged_pct(report), not_checked=not_checked(report),
+        proof=_proof(lead), rule=lead.rule, without_profiler=_without_profiler(report, is_unrecorded(lead) or paced),
+        caveat=_caveat(report), window=window,
+    )  # fmt: skip
 
 
 def _cure(report: Report, lead: Finding) -> Cure | None:
@@ -206,8 +194,8 @@ def without_finding(report: Report) -> tuple[Level, NoProblem | NothingTimed | W
         level: Level = "warning" if waiting.pct >= WAIT_WARNING_PCT else "info"
         return level, WaitForEachOther(waiting=waiting.ms, rank=waiting.rank, window=window)
     judged = judged_pct(report)
-    if nothing_timed(report):
-        return "info", NothingTimed()
+    if (untimed := _untimed(report)) is not None:
+        return "info", untimed
     if judged is not None and judged < _LEAST_JUDGED_PCT and (unknown := unjudged_of(report)) is not None:
         return "info", unknown
     found = _no_problem(report, undisturbed)
@@ -216,18 +204,23 @@ def without_finding(report: Report) -> tuple[Level, NoProblem | NothingTimed | W
     return "info" if doubtful else "clear", found
 
 
+def _untimed(report: Report) -> NothingTimed | None:
+    if nothing_timed(report):
+        return NothingTimed()
+    facts = next((one.facts for one in report.findings if one.kind == "no_steps_marked"), UNSET) or {}
+    covered, recorded = facts.get("covered", 0.0), facts.get("recorded") or 0.0
+    return NothingTimed(covered=covered, recorded=recorded) if covered < _LEAST_COVERED * recorded else None
+
+
 def _no_problem(report: Report, undisturbed: UndisturbedRows | None) -> NoProblem:
     judged, efficiency = judged_pct(report), efficiency_of(report)
     much = judged is not None and judged < 100 - MOST_UNJUDGED_PCT
     compute = report.summary.ledger_pct.compute if undisturbed is None else share_pct(undisturbed, "compute_ms")
     return NoProblem(
-        judged=judged if much else None,
-        compute=compute,
-        efficiency=efficiency,
+        judged=judged if much else None, compute=compute, efficiency=efficiency,
         unrated=compute is not None and compute >= _MOSTLY_PCT and bool(why_unrated(report)),
-        slow=efficiency is not None and efficiency < BOUNDS.attainable_pct,
-        window=report.summary.step_words is WINDOW,
-    )
+        slow=efficiency is not None and efficiency < BOUNDS.attainable_pct, window=report.summary.step_words is WINDOW,
+    )  # fmt: skip
 
 
 def judged_pct(report: Report) -> float | None:
@@ -286,9 +279,8 @@ def _grown_text(one: Evidence, lead: Finding) -> str:
 
 _BRACKETS = re.compile(r"\s*\([^()]*\)")
 _CLAUSE = re.compile(r"(?:[;:,]| that| which| while| with) ")
-_STATES = re.compile(
-    r"(The|A|An|It|Its|This|These|They|Each|All|[\w-]+'s)\s"
-)  # how a sentence begins that gives a reason
+# How a sentence begins that gives a reason.
+_STATES = re.compile(r"(The|A|An|It|Its|This|These|They|Each|All|[\w-]+'s)\s")
 _SENTENCE = re.compile(r"(?<=[^.]\w)\. |(?<=[)%’”'\"])\. ")
 
 

@@ -160,34 +160,25 @@ def _operators(report: Report, rows: Sequence[OperatorRow], caption: str, withou
         "kernels": _kernels_cell,
         "module": lambda row: name(row.module),
         "line": lambda row: name(row.line),
-        "lost": _lost_cell,
-        "efficiency": _efficiency_cell,
-        "speed": lambda row: _rate_cell(row.flops, row.ms),
-        "memory": lambda row: _rate_cell(row.bytes, row.ms),
+        "lost": lambda row: _known_cell(_lost_ms(row), 3),
+        "efficiency": lambda row: _known_cell(efficiency_pct(row.known_ms, row.attainable_ms), 0),
+        # 10⁹ of work a ms: TFLOP/s of operations, TB/s of bytes
+        "speed": lambda row: _known_cell(row.flops / row.ms * 1e-9 if row.flops and row.ms else None),
+        "memory": lambda row: _known_cell(row.bytes / row.ms * 1e-9 if row.bytes and row.ms else None),
         "cause": lambda row: Cell((row.cause or "").replace("_", " ")),
     }
     words, facts = report.summary.step_words, {"caption": caption}
     return table_of("operator_work", rows, words, make=cells, without=(without,), facts=facts, most=_MOST_OPERATORS)
 
 
-def _lost_cell(row: OperatorRow) -> Cell:
-    if row.attainable_ms is None or not row.known_ms:
+def _lost_ms(row: OperatorRow) -> float | None:
+    return max(row.known_ms - row.attainable_ms, 0.0) if row.known_ms and row.attainable_ms is not None else None
+
+
+def _known_cell(value: float | None, decimals: int | None = None) -> Cell:
+    if value is None:
         return NOT_KNOWN
-    lost = max(row.known_ms - row.attainable_ms, 0.0)
-    return Cell(fixed_text(lost, 3), value=lost)
-
-
-def _efficiency_cell(row: OperatorRow) -> Cell:
-    pct = efficiency_pct(row.known_ms, row.attainable_ms)
-    return NOT_KNOWN if pct is None else Cell(fixed_text(pct, 0), value=pct)
-
-
-def _rate_cell(work: float | None, ms: float) -> Cell:
-    """10⁹ of work a ms: TFLOP/s of operations, TB/s of bytes."""
-    if not work or not ms:
-        return NOT_KNOWN
-    rate = work / ms * 1e-9
-    return Cell(number_text(rate), value=rate)
+    return Cell(number_text(value) if decimals is None else fixed_text(value, decimals), value=value)
 
 
 def _kernels_cell(row: OperatorRow) -> Cell:
@@ -200,7 +191,7 @@ def _kernels_cell(row: OperatorRow) -> Cell:
 
 
 def _operator_text(row: OperatorRow) -> str:
-    pct, shape = _efficiency_cell(row).text, escape(row.shape)
+    pct, shape = fixed_text(efficiency_pct(row.known_ms, row.attainable_ms), 0), escape(row.shape)
     facts = {"name": escape(short_name(row.name, 60)), "shape": shape, "ms": ms_text(row.ms), "pct": pct}
     return worded("operator_cause" if row.cause else "operator", cause=row.cause, **facts)
 

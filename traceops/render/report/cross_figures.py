@@ -49,12 +49,10 @@ _SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7
 
 
 def lateness_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
-    """Waiting that each rank caused in each step, ms summed over the ranks that waited: a heat map.
-
-    Hover splits it by cause and says what the rank waited itself. Without `ranks` all of them, or the
-    kinds of more than 64, each with what all of its ranks caused: who of them comes last is chance. The last 400 steps
-    where there are more. The colours span at least 10 % of the median step, so that small change stays pale.
-    """
+    """Waiting that each rank caused in each step, ms summed over the ranks that waited: a heat map. Hover splits it by
+    cause and says what the rank waited itself. Without `ranks` all of them, or the kinds of more than 64, each with
+    what all of its ranks caused: who of them comes last is chance. The last 400 steps where there are more. The colours
+    span at least 10 % of the median step, so that small change stays pale."""
     cells = {(row.rank, row.step): row for row in lateness_by_group(report)}
     judged = {rank for rank, _ in cells}
     chosen = [rank for rank in (shown_ranks(report) if ranks is None else ranks) if rank in judged]

@@ -1,8 +1,5 @@
-"""What ranks do together: the sections of summary.html, their tables and sentences.
-
-`shown` are the ranks that figures and tables hold where there are too many for all. A section with nothing to show is
-None.
-"""
+"""What ranks do together: the sections of summary.html, their tables and sentences. `shown` are the ranks that figures
+and tables hold where there are too many for all. A section with nothing to show is None."""
 
 from __future__ import annotations
 

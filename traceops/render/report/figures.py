@@ -161,17 +161,10 @@ def _stacked(report: Report, buckets: Sequence[str], ranks: Sequence[int] | None
 
 
 def laid_out(
-    traces: Sequence[Mapping[str, Any]],
-    lines: int,
-    pixels: int,
-    *,
-    xaxis: Mapping[str, Any],
-    yaxis: Mapping[str, Any],
-    least: int = 150,
-    grid_y: bool = False,
-    margin: Mapping[str, int] | None = None,
+    traces: Sequence[Mapping[str, Any]], lines: int, pixels: int, *, xaxis: Mapping[str, Any],
+    yaxis: Mapping[str, Any], least: int = 150, grid_y: bool = False, margin: Mapping[str, int] | None = None,
     **layout: Any,
-) -> Figure:
+) -> Figure:  # fmt: skip
     """High enough for its lines, without a background so that it fits a light and a dark page. `margin` replaces sides
     of the usual one, `layout` is whatever else plotly's layout takes."""
     grid = {"gridcolor": "rgba(128,128,128,0.25)", "zerolinecolor": "rgba(128,128,128,0.5)"}

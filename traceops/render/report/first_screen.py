@@ -1,6 +1,5 @@
-"""What a reader sees first: where, why, what to do, how sure, what it costs, and the steps that prove it.
-
-Nothing is said here that the findings, their evidence and the replay do not say."""
+"""What a reader sees first: where, why, what to do, how sure, what it costs, and the steps that prove it. Nothing is
+said here that the findings, their evidence and the replay do not say."""
 
 from __future__ import annotations
 

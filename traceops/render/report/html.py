@@ -118,27 +118,19 @@ def describe(report: Report) -> Document:
     made = [section for make in SECTIONS if (section := make(report, shown)) is not None]
     hang = [section for section in (cross_sections.hang(report, shown),) if section is not None]
     findings = findings_section(
-        report.findings,
-        report.checks,
-        lambda found: proof_of(found, [*hang, *made]),
-        lambda found: finding_place(found, report),
-        report.summary.step_words,
-    )
+        report.findings, report.checks, lambda found: proof_of(found, [*hang, *made]),
+        lambda found: finding_place(found, report), report.summary.step_words,
+    )  # fmt: skip
     # Open are the timeline, and what proves the card; of a healthy run the ledger.
     proofs = {id for finding in told_first(report) for id in _proofs(finding)} or {"ledger"}
     drawn = report.detail is not None
     shows = (("summary", True), ("hang", bool(hang)), ("topology", report.fabric is not None), ("step_timeline", drawn))
     return Document(
-        title=name,
-        heading=spans(name),
-        command="traceops analyze",
-        verdict=headline(card),
-        intro=tuple(intro),
+        title=name, heading=spans(name), command="traceops analyze", verdict=headline(card), intro=tuple(intro),
         sections=(*hang, findings, *(replace(one, open=one.id in ("timeline", *proofs)) for one in made)),
-        footer=say("definitions", "footer"),
-        styles=tuple(f"{style}.css" for style, needed in shows if needed),
+        footer=say("definitions", "footer"), styles=tuple(f"{style}.css" for style, needed in shows if needed),
         scripts=("step_timeline.js",) if drawn else (),
-    )
+    )  # fmt: skip
 
 
 def _facts(report: Report) -> list[tuple[str, Cell]]:

@@ -135,9 +135,8 @@ def not_evaluated(checks: Sequence[Check]) -> list[str]:
     Rules that no data of the run could decide are left out, as `count_checks` leaves them out."""
     families: dict[Family | None, list[Check]] = defaultdict(list)
     for check in checks:
-        if check.unjudged is not UNSET:
-            continue
-        families[family_of(check.rule)].append(check)
+        if check.unjudged is UNSET:
+            families[family_of(check.rule)].append(check)
     named: list[str] = []
     for family, members in families.items():
         skipped = [check.rule for check in members if check.status == "not_evaluated"]
@@ -151,13 +150,9 @@ def not_evaluated(checks: Sequence[Check]) -> list[str]:
 
 
 _REPLAYED = (  # evidence that is the impact, as a change was replayed
-    Fact.SAVED_BY_EVEN_STAGES,
-    Fact.SAVED_AT_PEERS_PACE,
-    Fact.SAVED_AT_REFERENCE,
-    Fact.SAVED_WITH_NCCL,
-    Fact.SAVED_AT_THEIR_PACE,
-    Fact.SAVED_WITH_THE_WORK_SHARED_EVENLY,
-)
+    Fact.SAVED_BY_EVEN_STAGES, Fact.SAVED_AT_PEERS_PACE, Fact.SAVED_AT_REFERENCE, Fact.SAVED_WITH_NCCL,
+    Fact.SAVED_AT_THEIR_PACE, Fact.SAVED_WITH_THE_WORK_SHARED_EVENLY,
+)  # fmt: skip
 
 
 def cure_of(report: Report, finding: Finding) -> Cure | None:
@@ -215,9 +210,7 @@ def _rule_cure(report: Report, finding: Finding) -> Cure | None:
     if rule is None or not rule.cured or saved is None or not finding.ranks:
         return None
     step = _evidence_ms(finding, Fact.STEP)
-    if (
-        step is None
-    ):  # the mean typical step of its worst rank: impacts are means over these, so a share needs the mean too
+    if step is None:  # the mean typical step of its worst rank: impacts are means over these, and a share needs it too
         left_out = report.summary.step_time_ms.left_out
         worst = next((e.rank for e in finding.evidence if e.rank is not None), finding.ranks[0])
         own = [row.duration_ms for row in report.steps if row.rank == worst and row.step not in left_out]

@@ -1,9 +1,6 @@
 """Where a step of each rank goes: the sections about the ledger, steps, idle time, kernels, calls, copies and HTA's
-tables, each with its tables.
-
-`shown` are the ranks that figures and tables hold where there are too many for all. A section with nothing to show is
-None.
-"""
+tables, each with its tables. `shown` are the ranks that figures and tables hold where there are too many for all. A
+section with nothing to show is None."""
 
 from __future__ import annotations
 
@@ -312,11 +309,8 @@ def operators_table(report: Report) -> Table | None:
 
 def hta_tables(report: Report, shown: Sequence[int]) -> list[Table]:
     """HTA's temporal breakdown, idle time and kernel types, in HTA's own columns."""
-    tables = []
-    for key, caption in texts("page", "hta_tables").items():
-        if (table := _in_htas_columns(caption, key, report, shown)) is not None:
-            tables.append(table)
-    return tables
+    made = (_in_htas_columns(caption, key, report, shown) for key, caption in texts("page", "hta_tables").items())
+    return [table for table in made if table is not None]
 
 
 def _in_htas_columns(caption: str, key: str, report: Report, shown: Sequence[int]) -> Table | None:

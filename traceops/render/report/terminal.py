@@ -75,8 +75,18 @@ def _details(report: Report) -> list[Block]:
     sentences += [f"{kinds}."] if (kinds := kinds_sentence(report)) else []
     if undisturbed is not None:
         sentences.append(f"Undisturbed: {undisturbed_sentence(undisturbed, typical_of(report))}")
+    # that the recorded steps may not be like later ones, where they are a program's first, or steps settle later
+    if (rows := rows_of_run(report)) is not None and rows.early_window is not None:
+        note = rows.early_window.note
+        first_steps = [text(f"{note[0].upper()}{note[1:]}.", indent=(0, 2))]
+    elif not report.summary.first_steps:
+        first_steps = []
+    else:
+        plain = report.summary.plain_ms
+        told = say("terminal", "first_steps", plain=None if plain is None else fixed_text(plain, 2))
+        first_steps = [text(told, indent=(0, 2))]
     blocks: list[Block] = [
-        *_first_steps(report),
+        *first_steps,
         *[text(line, indent=(0, 2)) for line in sentences],
         *role_lines(report),
         *experts_lines(report),
@@ -137,18 +147,6 @@ def _typical_of(step: StepTime) -> str:
         range=f"{step.p5:.2f}–{step.p95:.2f}", is_unlike=step.unlike, ones="one" if mean_of == 1 else "ones",
         unshared=step.unshared,
     )  # fmt: skip
-
-
-def _first_steps(report: Report) -> list[Block]:
-    """That the recorded steps may not be like later ones, where they are a program's first, or steps settle later."""
-    if (rows := rows_of_run(report)) is not None and rows.early_window is not None:
-        note = rows.early_window.note
-        return [text(f"{note[0].upper()}{note[1:]}.", indent=(0, 2))]
-    if not report.summary.first_steps:
-        return []
-    plain = report.summary.plain_ms
-    told = say("terminal", "first_steps", plain=None if plain is None else fixed_text(plain, 2))
-    return [text(told, indent=(0, 2))]
 
 
 def _ledger(report: Report) -> TableBlock:

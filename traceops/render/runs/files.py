@@ -178,14 +178,10 @@ def markdown_lines(table: Table) -> list[str]:
 def describe(rows: Sequence[RunRow], title: str) -> document.Document:
     """Several runs as a document."""
     return document.Document(
-        title=f"{len(rows)} runs",
-        heading=document.spans(title),
-        command="traceops analyze",
-        verdict=runs_verdict(rows),
-        intro=(),
-        sections=tuple(sections(rows, linked=True)),
+        title=f"{len(rows)} runs", heading=document.spans(title), command="traceops analyze",
+        verdict=runs_verdict(rows), intro=(), sections=tuple(sections(rows, linked=True)),
         footer="the same is in runs.json and runs.csv beside this page",
-    )
+    )  # fmt: skip
 
 
 def sections(rows: Sequence[RunRow], *, linked: bool) -> list[document.Section]:

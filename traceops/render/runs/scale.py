@@ -82,14 +82,9 @@ def describe(found: ScaleDocument) -> Document:
         predicted = (_named("Predicted", predictions_table(found)), items(said, "notes"))
         made.append(Section("predicted", "Predicted, not measured", predicted))
     return Document(
-        title=f"{found.name}: scaling",
-        heading=spans(found.name),
-        command="traceops scale",
-        verdict=verdict(found),
-        intro=(),
-        sections=(*made, *sections(found.runs, linked=False)),
-        footer=words["footer"],
-    )
+        title=f"{found.name}: scaling", heading=spans(found.name), command="traceops scale", verdict=verdict(found),
+        intro=(), sections=(*made, *sections(found.runs, linked=False)), footer=words["footer"],
+    )  # fmt: skip
 
 
 def verdict(found: ScaleDocument) -> Headline:

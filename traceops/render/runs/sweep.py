@@ -35,7 +35,7 @@ def write_sweep(found: SweepDocument, folder: Path) -> list[Path]:
     contents: dict[str, str | bytes] = {
         "sweep.html": write_html(describe(found)),
         "sweep.json": json_text(found),
-        "sweep.csv": csv_text([_csv_row(found, point) for point in ranked(found)]),
+        "sweep.csv": csv_text([{**row.pop("settings"), **row} for row in map(structs.asdict, ranked(found))]),
         "sweep.md": "\n".join([*(line for one in sentences for line in (one, "")), *lines, ""]),
     }
     return write_files(contents, set(FILES), folder)
@@ -63,14 +63,10 @@ def describe(found: SweepDocument) -> Document:
     why = why_text(found)
     own = Section("combinations", "Combinations", (TableBlock(_table(found)), *([soft(why)] if why else [])))
     return Document(
-        title=f"{found.name}: sweep",
-        heading=spans(found.name),
-        command="traceops sweep",
-        verdict=verdict(found),
-        intro=(),
-        sections=(own, *(sections(found.runs, linked=True) if found.runs else ())),
+        title=f"{found.name}: sweep", heading=spans(found.name), command="traceops sweep", verdict=verdict(found),
+        intro=(), sections=(own, *(sections(found.runs, linked=True) if found.runs else ())),
         footer=texts("runs", "sweep")["footer"],
-    )
+    )  # fmt: skip
 
 
 def verdict(found: SweepDocument) -> Headline:
@@ -147,9 +143,3 @@ def _cells(found: SweepDocument, point: PointRow) -> dict[str, str]:
         "findings": findings_text(row) if own else "",
         "note": point.reason,
     }
-
-
-def _csv_row(found: SweepDocument, point: PointRow) -> dict[str, object]:
-    own = structs.asdict(point)
-    settings = own.pop("settings")
-    return {**settings, **own}

@@ -32,12 +32,21 @@ def plot_of(figure: Mapping[str, Any]) -> plot.Plot:
     marks += [mark for trace in by_type["scatter"] for mark in points(trace, frame)]
     marks += [*_shapes(layout, frame, below=False), *_notes(layout, frame)]
     rows = _rows(frame)
-    rows = _rows(frame)
+    placed = [
+        (100 * share, text)
+        for value, text in frame.x.ticks
+        if (share := frame.x.share(value)) is not None and -1e-6 <= share <= 1 + 1e-6
+    ]
+    every = max(1, -(-len(placed) // _MOST_TICKS))
+    kept = placed[::every]
     return plot.Plot(
         height=round(frame.height, 1),
         marks=tuple(marks),
         rows=rows,
-        ticks=_ticks(frame),
+        ticks=tuple(
+            plot.Tick(round(x, 3), text, "start" if x < 3 else "end" if x > 97 else "middle", minor=place % 2 == 1)
+            for place, (x, text) in enumerate(kept)
+        ),
         legend=tuple(_legend(traces)),
         x_title=frame.x.title,
         y_title=frame.y.title,
@@ -144,20 +153,6 @@ def _rows(frame: plot.PlotFrame) -> tuple[plot.PlotRow, ...]:
         every = int(-(-least // abs(made[1].y - made[0].y)))
         made = [plot.PlotRow(row.y, 12.0, row.text, row.css) for row in made[::every]]
     return tuple(made)
-
-
-def _ticks(frame: plot.PlotFrame) -> tuple[plot.Tick, ...]:
-    placed = [
-        (100 * share, text)
-        for value, text in frame.x.ticks
-        if (share := frame.x.share(value)) is not None and -1e-6 <= share <= 1 + 1e-6
-    ]
-    every = max(1, -(-len(placed) // _MOST_TICKS))
-    kept = placed[::every]
-    return tuple(
-        plot.Tick(round(x, 3), text, "start" if x < 3 else "end" if x > 97 else "middle", minor=place % 2 == 1)
-        for place, (x, text) in enumerate(kept)
-    )
 
 
 def _legend(traces: Sequence[Mapping[str, Any]]) -> Iterator[plot.LegendEntry]:

@@ -1,6 +1,5 @@
-"""What a figure consists of once it is laid out: marks whose x is in percent of the width and whose y is in px.
-
-A page stretches the percents to whatever width it has; text and strokes keep their size."""
+"""What a figure consists of once it is laid out: marks whose x is in percent of the width and whose y is in px. A page
+stretches the percents to whatever width it has; text and strokes keep their size."""
 
 from __future__ import annotations
 

@@ -118,18 +118,6 @@ def links_missing(gpu: Gpu, most: int) -> str:
     return f"{gpu.nvlinks}/{whole} NVLinks" if gpu.nvlinks < whole else ""
 
 
-def gpu_title(gpu: Gpu) -> str:
-    """What hovering over a GPU shows."""
-    gbs = None if gpu.nvlink_gbs is None else rate_text(gpu.nvlink_gbs)
-    about = [
-        gpu.name,
-        gpu.bus_id,
-        gpu.cpus and f"near CPUs {gpu.cpus}",
-        say("gpu_links", links=gpu.nvlinks or None, gbs=gbs),
-    ]
-    return "\n".join([gpu.label, *filter(None, about)])
-
-
 def nic_title(nic: Nic) -> str:
     """What hovering over a NIC shows."""
     speed = "" if nic.speed_gbs is None else f"{rate_text(nic.speed_gbs)} GB/s one way"
@@ -297,7 +285,17 @@ class _Plan:
         for start in range(0, len(node.gpus), across):
             for place, gpu in enumerate(node.gpus[start : start + across]):
                 x = left + _PAD + place * (self._device + _GAP)
-                self._device_box(x, y, self._gpu_height(), "gpu", self._gpu_lines(gpu), gpu_title(gpu))
+                # what hovering over a GPU shows
+                gbs = None if gpu.nvlink_gbs is None else rate_text(gpu.nvlink_gbs)
+                about = [
+                    gpu.name,
+                    gpu.bus_id,
+                    gpu.cpus and f"near CPUs {gpu.cpus}",
+                    say("gpu_links", links=gpu.nvlinks or None, gbs=gbs),
+                ]
+                self._device_box(
+                    x, y, self._gpu_height(), "gpu", self._gpu_lines(gpu), "\n".join([gpu.label, *filter(None, about)])
+                )
                 self._gpu_places[gpu.label] = x + self._device / 2, y
                 if self._shape.hub is not None:
                     rail = y - _RAIL if hub is None else hub
@@ -398,13 +396,9 @@ class Figure(Struct, frozen=True):
 
 
 def topology_figure(
-    machine: Machine,
-    measured: Sequence[Measured] = (),
-    ways: Sequence[Way] = (),
-    *,
-    others: int = 0,
+    machine: Machine, measured: Sequence[Measured] = (), ways: Sequence[Way] = (), *, others: int = 0,
     faults: Mapping[str, str] | None = None,
-) -> Figure:
+) -> Figure:  # fmt: skip
     """A machine as two drawings, which the template puts into the page as inline SVG. measured: of any machines, those
     of other hosts are left out. ways: as `ways_on` or `tried_ways` has them. others: hosts that are alike, which the
     title counts. faults: what is wrong with GPUs themselves, by their labels."""
@@ -415,13 +409,10 @@ def topology_figure(
     gpus = f"{len(machine.gpus)} × {' and '.join(names)}" if names else count(machine.gpus, "GPU")
     title = (machine.host, gpus if machine.gpus else "no GPU", say("alike", others=others or None))
     return Figure(
-        " · ".join(filter(None, title)),
-        description(machine, shape),
-        _collectives(own, len(machine.gpus)),
-        _problems(machine, shape),
-        shape.leaving,
+        " · ".join(filter(None, title)), description(machine, shape), _collectives(own, len(machine.gpus)),
+        _problems(machine, shape), shape.leaving,
         (draw(machine, shape, used, narrow=False), draw(machine, shape, used, narrow=True)),
-    )
+    )  # fmt: skip
 
 
 def description(machine: Machine, shape: MachineShape) -> str:

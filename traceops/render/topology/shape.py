@@ -85,22 +85,16 @@ def shape_of(machine: Machine, measured: Sequence[Measured] = (), ways: Sequence
     far = [pair for pair in others if places[pair[0]] != places[pair[1]]]
     all_linked = bool(linked) and not others
     return MachineShape(
-        nodes,
-        say.joined(linked) if all_linked else None,
-        () if all_linked else tuple(say.joined([pair]) for pair in linked),
-        say.joined(far) if far else None,
+        nodes, say.joined(linked) if all_linked else None,
+        () if all_linked else tuple(say.joined([pair]) for pair in linked), say.joined(far) if far else None,
         tuple(sorted({way.how for way in ways if way.other is None})),
-    )
+    )  # fmt: skip
 
 
 def _node(
-    machine: Machine,
-    key: int | str | None,
-    places: Mapping[str, int | str | None],
-    pairs: Sequence[Pair],
-    say: _Speaker,
-    nodes: int,
-) -> Node:
+    machine: Machine, key: int | str | None, places: Mapping[str, int | str | None], pairs: Sequence[Pair],
+    say: _Speaker, nodes: int,
+) -> Node:  # fmt: skip
     """What lies in one NUMA node. pairs: those without links."""
     gpus = tuple(gpu for gpu in machine.gpus if places[gpu.label] == key)
     nics = tuple(nic for nic in machine.nics if places[nic.label] == key)

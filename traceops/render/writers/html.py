@@ -46,13 +46,9 @@ _CONTROL = re.compile(f"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f{''.join(map(chr, TU
 def environment() -> Environment:
     """Escapes every value, whatever a template is called. `unbroken` keeps '57 %' in one line."""
     made = Environment(
-        loader=FileSystemLoader(bundled("templates")),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        bytecode_cache=_CompiledBesideThem(),
-    )
+        loader=FileSystemLoader(bundled("templates")), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, bytecode_cache=_CompiledBesideThem(),
+    )  # fmt: skip
     made.filters["unbroken"] = lambda text: _BEFORE_PERCENT.sub("\u00a0", text)
     return made
 
@@ -154,9 +150,8 @@ def write_html(document: Document, *, plotlyjs: str = "none") -> bytes:
     and searches tables where there are any.
 
     plotlyjs: 'inline' and 'cdn' let plotly.js draw the charts anew, to zoom and hide series: offline with 1.5 MB more,
-    or from the network. Every word is escaped, and a content security policy admits the page's own scripts only.
-    Raises ValueError for another `plotlyjs`, InputError where plotly.js is missing.
-    """
+    or from the network. Every word is escaped, and a content security policy admits the page's own scripts only. Raises
+    ValueError for another `plotlyjs`, InputError where plotly.js is missing."""
     if plotlyjs not in PLOTLYJS:
         raise ValueError(f"plotlyjs is one of {', '.join(PLOTLYJS)}, not {plotlyjs!r}")
     figures, styles, scripts = document.charts, list(document.styles), list(document.scripts)

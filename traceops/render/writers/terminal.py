@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TextIO
 
 from traceops.core.findings import Finding
 from traceops.render import document
@@ -39,8 +39,35 @@ def write_terminal(
 
 
 def _write(printer: Printer | WrappedPrinter, block: document.Block, indent: str) -> None:
-    if (write := _WRITERS.get(type(block))) is not None:
-        write(printer, block, indent)
+    """What no terminal shows (charts, drawings) is left out."""
+    match block:
+        case document.Text():
+            _write_text(printer, block, indent)
+        case document.Heading():
+            printer.line((indent + block.text, "bold"))
+        case document.Items():
+            for number, item in enumerate(block.items, 1):
+                for one in item:
+                    _write(printer, one, f"{indent}{number}. " if block.ordered else f"{indent}- ")
+        case document.TableBlock():
+            _write_table(printer, block.table)
+        case document.Facts():
+            for label, cell in block.facts:
+                printer.line((f"{indent}{label}: ", "dim"), (cell.text, ""))
+        case document.Code():
+            for line in block.lines:
+                printer.whole(indent + line, _LOOK.get(block.look, ""))
+        case document.FindingBlock():
+            _write_finding(printer, block.finding, indent)
+        case document.Fold():
+            for inner in block.blocks:
+                _write(printer, inner, indent)
+        case document.Answer():
+            _write_answer(printer, block, indent)
+        case document.AlignedSteps():
+            for lane in block.lanes:
+                for mark in filter(lambda mark: mark.text, lane.marks):
+                    printer.line((f"{indent}{lane.label.splitlines()[0]}: {mark.text}", ""), hanging=2)
 
 
 def _write_text(printer: Printer | WrappedPrinter, block: document.Text, indent: str) -> None:
@@ -53,27 +80,6 @@ def _write_text(printer: Printer | WrappedPrinter, block: document.Text, indent:
     printer.line(*words, hanging=further)
 
 
-def _write_items(printer: Printer | WrappedPrinter, block: document.Items, indent: str) -> None:
-    for number, item in enumerate(block.items, 1):
-        for one in item:
-            _write(printer, one, f"{indent}{number}. " if block.ordered else f"{indent}- ")
-
-
-def _write_lines(printer: Printer | WrappedPrinter, block: document.Code, indent: str) -> None:
-    for line in block.lines:
-        printer.whole(indent + line, _LOOK.get(block.look, ""))
-
-
-def _write_facts(printer: Printer | WrappedPrinter, block: document.Facts, indent: str) -> None:
-    for label, cell in block.facts:
-        printer.line((f"{indent}{label}: ", "dim"), (cell.text, ""))
-
-
-def _write_fold(printer: Printer | WrappedPrinter, block: document.Fold, indent: str) -> None:
-    for inner in block.blocks:
-        _write(printer, inner, indent)
-
-
 def _write_answer(printer: Printer | WrappedPrinter, block: document.Answer, indent: str) -> None:
     for label, said in block.lines:
         printer.line((f"{indent}{label}:", "bold"))
@@ -81,12 +87,6 @@ def _write_answer(printer: Printer | WrappedPrinter, block: document.Answer, ind
             _write(printer, one, f"{indent}  ")
     for cost in block.costs:
         printer.line((f"{indent}{cost.label}: ", "dim"), (cost.text, "bold"))
-
-
-def _write_steps(printer: Printer | WrappedPrinter, block: document.AlignedSteps, indent: str) -> None:
-    for lane in block.lanes:
-        for mark in (mark for mark in lane.marks if mark.text):
-            printer.line((f"{indent}{lane.label.splitlines()[0]}: {mark.text}", ""), hanging=2)
 
 
 def _write_table(printer: Printer | WrappedPrinter, table: Table) -> None:
@@ -112,18 +112,3 @@ def _write_finding(printer: Printer | WrappedPrinter, found: Finding, indent: st
         printer.line((f"{indent}    {line}", "dim"), hanging=6)
     if found.advice and found.severity != "info":
         printer.line((f"{indent}    → {found.advice}", ""), hanging=6)
-
-
-# What no terminal shows (charts, drawings) has no writer.
-_WRITERS: dict[type, Callable[[Any, Any, str], None]] = {
-    document.Text: _write_text,
-    document.Heading: lambda printer, block, indent: printer.line((indent + block.text, "bold")),
-    document.Items: _write_items,
-    document.TableBlock: lambda printer, block, indent: _write_table(printer, block.table),
-    document.Facts: _write_facts,
-    document.Code: _write_lines,
-    document.FindingBlock: lambda printer, block, indent: _write_finding(printer, block.finding, indent),
-    document.Fold: _write_fold,
-    document.Answer: _write_answer,
-    document.AlignedSteps: _write_steps,
-}
