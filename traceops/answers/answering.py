@@ -71,13 +71,6 @@ def ordered(found: Opened, asked: Asked, rows: Sequence[Row], usual: str) -> dic
     return {"run": asked_run(found), "ordered_by": by, "total": len(rows), "rows": tuple(in_order[: asked.top])}
 
 
-def meant_rule(wanted: str) -> str:
-    """The rules of the family that an id names, else the rule that it is most like."""
-    if (family := family_of(wanted)) is None:
-        return meant(wanted, BY_ID)
-    return f"; rules of {family.about}: {listed(rule.id for rule in family.rules)}"
-
-
 def listed(names: Iterable[str]) -> str:
     all_names = [name if len(name) <= 100 else f"{name[:99]}…" for name in names]
     rest = len(all_names) - _MOST_LISTED
@@ -162,9 +155,12 @@ def _finding(found: Opened, asked: Asked) -> model.FindingAnswer:
     rule = BY_ID.get(wanted)
     if not rows and check is None and rule is None:
         there = listed(dict.fromkeys(f.rule for f in found.report.findings)) or "none"
+        family = family_of(wanted)
+        hint = meant(wanted, BY_ID)
+        if family is not None:
+            hint = f"; rules of {family.about}: {listed(one.id for one in family.rules)}"
         raise UsageError(
-            f"there is no rule {asked.rule!r}{meant_rule(wanted)}; findings of this run: {there}; "
-            "`checks` lists all rules"
+            f"there is no rule {asked.rule!r}{hint}; findings of this run: {there}; `checks` lists all rules"
         )
     if check is None:
         check = model.CheckLine(

@@ -181,24 +181,23 @@ class Recent:
         if (state := _state(path)) in self._kept:
             self._kept.move_to_end(state)
             return self._kept[state]
-        # Whether a path names a written analysis or diagnosis instead of traces.
-        found = open_run(path) if _report_or_hang(path) is not None else self._analysed(path)
+        if _report_or_hang(path) is not None:
+            found = open_run(path)
+        else:
+            refuse_several(path)
+            folder = self._scope.enter_context(tempfile.TemporaryDirectory(prefix="traceops-"))
+            command = [*command_of("traceops"), "analyze", path, "-o", folder, "--format", "json,csv", "-q"]
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+            )
+            if done.returncode:
+                said = done.stderr.strip().removeprefix("traceops analyze: ")
+                raise InputError(said or f"{path} could not be analysed (exit code {done.returncode})")
+            found = replace(open_run(folder), path=redact_text(path), read_from="traces")
         self._kept[state] = found
         if len(self._kept) > _MOST:
             self._kept.popitem(last=False)
         return found
-
-    def _analysed(self, path: str) -> Opened:
-        refuse_several(path)
-        folder = self._scope.enter_context(tempfile.TemporaryDirectory(prefix="traceops-"))
-        command = [*command_of("traceops"), "analyze", path, "-o", folder, "--format", "json,csv", "-q"]
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
-        )
-        if done.returncode:
-            said = done.stderr.strip().removeprefix("traceops analyze: ")
-            raise InputError(said or f"{path} could not be analysed (exit code {done.returncode})")
-        return replace(open_run(folder), path=redact_text(path), read_from="traces")
 
 
 def _state(path: str) -> tuple[str, int, int, int]:

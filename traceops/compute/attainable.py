@@ -130,21 +130,19 @@ FASTEST = Gpu(  # the most of each that any of them has: what is faster, no GPU 
 
 def gpu_of(device: str | None) -> Gpu:
     """Rates of the GPU of this name: those kept on this machine, else measured or scaled ones that ship."""
-    known = _shipped(device)
-    own = kept_rates(device) if device else None
-    return known if own is None or device is None else _with_own(known, device, own)
-
-
-def _shipped(device: str | None) -> Gpu:
-    for pattern, tensor, simt, fp64, memory, processors in _SHEETS if device and " MIG " not in device else ():
-        if re.search(pattern, device or ""):
-            measured = "H200" in (device or "")
-            return Gpu(
-                device or "", tensor / _SHEET["bf16"], simt / _SHEET["fp32"], fp64 / _SHEET["fp64"],
-                memory / _SHEET["memory"], processors, half_type_of(device), not _NO_TF32.search(device or ""),
-                "measured" if measured else "scaled",
+    if not device:
+        return UNKNOWN
+    known = UNKNOWN
+    for pattern, tensor, simt, fp64, memory, processors in _SHEETS if " MIG " not in device else ():
+        if re.search(pattern, device):
+            known = Gpu(
+                device, tensor / _SHEET["bf16"], simt / _SHEET["fp32"], fp64 / _SHEET["fp64"],
+                memory / _SHEET["memory"], processors, half_type_of(device), not _NO_TF32.search(device),
+                "measured" if "H200" in device else "scaled",
             )  # fmt: skip
-    return UNKNOWN
+            break
+    own = kept_rates(device)
+    return known if own is None else _with_own(known, device, own)
 
 
 def half_type_of(device: str | None) -> HalfType:

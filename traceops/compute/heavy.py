@@ -17,8 +17,7 @@ from traceops.compute.attainable import (
     moved_ns,
     product_ns,
 )
-from traceops.compute.judged import Judged, Kernels, launches_of, shown_name, time_of
-from traceops.compute.model import Loss
+from traceops.compute.judged import Judged, Kernels, launches_of, time_of
 from traceops.compute.named import converts_layout
 from traceops.compute.uses import HALVES, Tensor
 from traceops.compute.work import Attention, Product
@@ -120,11 +119,10 @@ def _scores(kernels: Kernels) -> list[_Scores]:
         if len(tensor.dims) >= 3 and tensor.dims[-1] >= _LEAST_KEYS and tensor.numel
     }
     found: dict[tuple[int, int, int], _Scores] = {}
-    for one in kernels.free(lambda one: one.work.product is not None and one.work.product.batch > 1):
-        product = one.work.product
-        assert product is not None
+    for one, product in kernels.free_products():
         shape = (product.batch, product.rows, product.columns)
-        if (math.prod(shape), product.rows, product.columns) in rows and not one.use.node:
+        read = (math.prod(shape), product.rows, product.columns) in rows
+        if read and product.batch > 1 and not one.use.node:
             found[shape] = _Scores(*shape, product.inner, product.dtype)
     return list(found.values())
 
@@ -255,9 +253,7 @@ def find_float64(kernels: Kernels) -> None:
 def find_misaligned(kernels: Kernels) -> None:
     """Products with rows that do not begin at multiples of 16 bytes, which kernels read element by element."""
     uses, saved, worst = [], 0.0, (0.0, 0)
-    for one in kernels.free(lambda one: one.work.product is not None):
-        product = one.work.product
-        assert product is not None
+    for one, product in kernels.free_products():
         odd = odd_side(product)
         if odd is None or product.smallest < _LEAST_SIDE or (product.dtype == "float" and one.unit != "tf32"):
             continue
@@ -314,7 +310,12 @@ def find_float32(kernels: Kernels) -> None:
         and one.unit in ("simt", "other") and one.work.flops > 0 and _is_wide(one)
         and (one.kind == "product" or not kernels.gpu.is_amd)
     )  # fmt: skip
-    slow = [one for one in slow if _as_slow_as_simt(one, kernels) and not _slow_in_any_type(one, kernels)]
+    # What ran without tensor cores, by its kernel's name or its speed
+    slow = [
+        one for one in slow
+        if (one.unit == "simt" or (one.work.flops > 1e9 and one.ns > 0.8 * _least(one, "simt", kernels)))
+        and not _slow_in_any_type(one, kernels)
+    ]  # fmt: skip
     saved = sum(max(one.ns - _least(one, "tf32", kernels), 0.0) for one in slow)
     if kernels.gpu.tf32 and saved > 0.02 * kernels.busy_ns:
         around = _casts_around(slow, kernels)
@@ -329,11 +330,9 @@ def _casts_around(slow: list[Judged], kernels: Kernels) -> list[Judged]:
     products = [one.work.product for one in slow if one.work.product is not None]
     sizes = {size for one in products for size in (one.left.numel, one.right.numel, one.batch * one.rows * one.columns)}
 
-    def is_one(one: Judged) -> bool:
-        types = {t.dtype for t in one.tensors[:2]}
-        return one.kind == "cast" and one.numel in sizes and "float" in types and bool(types & HALVES)
-
-    return kernels.free(is_one)
+    casts = kernels.free(lambda one: one.kind == "cast" and one.numel in sizes)
+    types = [{t.dtype for t in one.tensors[:2]} for one in casts]
+    return [one for one, own in zip(casts, types, strict=True) if "float" in own and own & HALVES]
 
 
 def _find_float32_training(kernels: Kernels) -> None:
@@ -422,11 +421,6 @@ def _is_grouped(one: Judged) -> bool:
     return 1 < weight.dims[1] < source.dims[1]
 
 
-def _as_slow_as_simt(one: Judged, kernels: Kernels) -> bool:
-    """Whether a product of float32 ran without tensor cores: by its kernel's name, or its speed."""
-    return one.unit == "simt" or (one.work.flops > 1e9 and one.ns > 0.8 * _least(one, "simt", kernels))
-
-
 def _slow_in_any_type(one: Judged, kernels: Kernels) -> bool:
     """Whether a kernel of float32 takes so long that its type is not what makes it slow."""
     return one.ns > _OF_OTHER_REASON * (_least(one, "simt", kernels) + one.launches * expected_ns(one.kind, 0.0))
@@ -440,26 +434,28 @@ def _least(one: Judged, unit: str, kernels: Kernels) -> float:
 def find_at_limit(kernels: Kernels) -> None:
     """Products of few rows that read their weights as fast as memory gives them: nothing to save on this GPU."""
     few = [
-        one
-        for one in kernels.free(lambda one: not one.use.node and one.work.product is not None)
-        if one.work.product is not None
-        and one.work.product.rows * one.work.product.batch <= _FEW_ROWS
-        and one.attainable_ns is not None
-        and one.attainable_ns > _AT_LIMIT * one.ns
-    ]
-    if (total := time_of(few)) < _MOST_OF_ALL * kernels.busy_ns:
-        return
-    for one in few:
-        one.cause = "bandwidth_bound_at_limit"
-    rows = max(one.work.product.rows for one in few if one.work.product is not None)
-    names = tuple(dict.fromkeys(shown_name(one.use) for one in sorted(few, key=lambda one: -one.ns)))
-    kernels.losses.append(Loss("bandwidth_bound_at_limit", 0.0, total, 0.0, names[:4], (rows,)))
+        (one, product.rows)
+        for one, product in kernels.free_products()
+        if not one.use.node and product.rows * product.batch <= _FEW_ROWS
+        and one.attainable_ns is not None and one.attainable_ns > _AT_LIMIT * one.ns
+    ]  # fmt: skip
+    uses = [one for one, _ in few]
+    if few and time_of(uses) >= _MOST_OF_ALL * kernels.busy_ns:
+        kernels.accept(uses, max(rows for _, rows in few))
 
 
 def find_idle_processors(kernels: Kernels) -> None:
     """Long kernels of fewer blocks than the GPU has processors, and slow products of few tiles."""
     processors = kernels.gpu.processors
-    few = [(one, blocks) for one in kernels.free() if (blocks := _few_blocks(one, kernels))]
+    # With the blocks of a kernel that leaves most processors idle, or the tiles of a product that does
+    few: list[tuple[Judged, int]] = []
+    for one in kernels.free():
+        if (made := one.work.product) is not None:
+            tiles = made.batch * -(-made.rows // _TILE) * -(-made.columns // _TILE)
+            if one.over_ns > _MUCH_OVER * one.ns and one.ns > _LONG_NS * one.launches and 0 < tiles < processors // 8:
+                few.append((one, tiles))
+        elif _leaves_idle(one, kernels) and one.kind not in ("product", "attention", "copy"):
+            few.append((one, one.use.blocks))
     saved = 0.0
     for one, blocks in few:
         share = _OF_IDLE if blocks > processors // 4 else 1.0  # of so few, each has far too much to do
@@ -471,16 +467,6 @@ def find_idle_processors(kernels: Kernels) -> None:
 
 _MUCH_OVER = 0.75  # of its time
 _TILE = 128
-
-
-def _few_blocks(one: Judged, kernels: Kernels) -> int:
-    """The blocks of a kernel that leaves most processors idle, or tiles of a product that does; 0 for others."""
-    if (made := one.work.product) is not None:
-        tiles = made.batch * -(-made.rows // _TILE) * -(-made.columns // _TILE)
-        slow = one.over_ns > _MUCH_OVER * one.ns and one.ns > _LONG_NS * one.launches
-        return tiles if slow and tiles < kernels.gpu.processors // 8 else 0
-    counts = _leaves_idle(one, kernels) and one.kind not in ("product", "attention", "copy")
-    return one.use.blocks if counts else 0
 
 
 def _leaves_idle(one: Judged, kernels: Kernels) -> bool:
@@ -495,12 +481,17 @@ _LEAST_CHANNELS = 8
 
 def find_channels_first(kernels: Kernels) -> None:
     """Convolutions whose input has channels first: conversions around them, and slower kernels between."""
-    convolutions = kernels.free(lambda one: one.kind == "convolution" and _channels_first(one))
-    if not convolutions or kernels.gpu.is_amd:
+    if kernels.gpu.is_amd:
         return
     saved, uses = 0.0, []
-    for one in convolutions:
-        gain = _gain_of_channels_last(one, kernels.gpu)
+    for one in kernels.free(lambda one: one.kind == "convolution" and _channels_first(one)):
+        if _is_grouped(one):  # whose kernels for channels last take about twice as long
+            gain = -one.ns
+        elif _depthwise(one) and one.work.bytes:
+            rate = _DEPTHWISE_LAST * kernels.gpu.memory
+            gain = max(one.ns - one.calls * one.work.bytes / rate / 1e3, 0.0)
+        else:
+            gain = one.use.kernel_ns_of(converts_layout) * one.calls / max(one.use.calls, 1)
         saved += gain
         if gain:
             uses.append(one)
@@ -516,15 +507,6 @@ def find_channels_first(kernels: Kernels) -> None:
     if sum(one.ns for one in uses if one.kind == "convolution"):
         first = max(uses, key=lambda one: one.ns).use.inputs.tensors[0].dims
         kernels.claim("channels_first_layout", uses, saved, sizes=tuple(first))
-
-
-def _gain_of_channels_last(one: Judged, gpu: Gpu) -> float:
-    """What a convolution saves with channels last: conversions, or the slow kernel of a depthwise one."""
-    if _is_grouped(one):  # whose kernels for channels last take about twice as long
-        return -one.ns
-    if _depthwise(one) and one.work.bytes:
-        return max(one.ns - one.calls * one.work.bytes / (_DEPTHWISE_LAST * gpu.memory) / 1e3, 0.0)
-    return one.use.kernel_ns_of(converts_layout) * one.calls / max(one.use.calls, 1)
 
 
 def _channels_first(one: Judged) -> bool:

@@ -13,7 +13,7 @@ from traceops.compute.attainable import Gpu, attainable_ns, unit_of_use
 from traceops.compute.model import Cause, KernelTime, KernelWork, Loss, OperatorTime, Phase
 from traceops.compute.named import Unit
 from traceops.compute.uses import Launched, Place, Tensor, Use, Uses, find_uses
-from traceops.compute.work import Work, work_of
+from traceops.compute.work import Product, Work, work_of
 from traceops.core.arrays import Int
 
 
@@ -96,6 +96,10 @@ class Kernels(Struct):
         """What no cause has explained yet."""
         return [one for one in self.all if one.cause is None and wanted(one)]
 
+    def free_products(self) -> list[tuple[Judged, Product]]:
+        """Products that no cause has explained yet, with their shapes."""
+        return [(one, one.work.product) for one in self.free() if one.work.product is not None]
+
     def claim(
         self, cause: Cause, uses: Iterable[Judged], saved_ns: float, *, sizes: tuple[int, ...] = (),
         launches: float = 0.0, more_ns: float = 0.0,
@@ -105,8 +109,10 @@ class Kernels(Struct):
         total = time_of(chosen)
         if not chosen or (saved_ns <= 0 and more_ns <= 0):
             return
+        ns_at: defaultdict[str, float] = defaultdict(float)
         for one in chosen:
             one.cause = cause
+            ns_at[one.use.place.said] += one.ns
         self.losses.append(
             Loss(
                 cause,
@@ -116,17 +122,17 @@ class Kernels(Struct):
                 tuple(dict.fromkeys(shown_name(one.use) for one in chosen))[:4],
                 sizes,
                 float(more_ns),
-                _place_of(chosen),
+                max(ns_at, key=lambda said: ns_at[said]),
             )
         )
 
-
-def _place_of(uses: Sequence[Judged]) -> str:
-    """Where most of their time is spent; '' where that is not known."""
-    ns: defaultdict[str, float] = defaultdict(float)
-    for one in uses:
-        ns[one.use.place.said] += one.ns
-    return max(ns, key=lambda said: ns[said])
+    def accept(self, uses: Sequence[Judged], rows: int) -> None:
+        """These products of so many rows take what memory allows: a cause that nothing on this GPU saves."""
+        chosen = sorted(uses, key=lambda one: -one.ns)
+        for one in chosen:
+            one.cause = "bandwidth_bound_at_limit"
+        names = tuple(dict.fromkeys(shown_name(one.use) for one in chosen))
+        self.losses.append(Loss("bandwidth_bound_at_limit", 0.0, time_of(uses), 0.0, names[:4], (rows,)))
 
 
 def shown_name(use: Use) -> str:

@@ -65,7 +65,7 @@ from traceops.compute.unsized import (
     find_widened_weights,
 )
 from traceops.compute.uses import Launched, Schedule
-from traceops.core.arrays import Int, total, uniques
+from traceops.core.arrays import total, uniques
 from traceops.traces.windows import pack_part
 
 # How long the host takes for a recorded step, times the device's: below and above these the trace decides.
@@ -87,14 +87,9 @@ _UNEVEN = 1.5  # times as long as a share, of passes of different shapes
 _LARGER = 8  # times, of a batch that is no longer small
 
 
-def bound_of(launched: Launched) -> Bound:
-    """What bounds the step without the profiler."""
-    ratio = _mean(launched.host_ns) / max(launched.device_ns, 1.0)
+def _bound_of(ratio: float) -> Bound:
+    """What bounds the step without the profiler, by the host's time over the device's."""
     return "device" if ratio < _DEVICE_BOUND else "host" if ratio > _HOST_BOUND else "unclear"
-
-
-def _mean(ns: Int) -> float:
-    return total(ns) / len(ns)
 
 
 def find_small_kernels(kernels: Kernels, bound: Bound) -> list[Loss]:
@@ -205,12 +200,8 @@ class LoopPart(Struct):
 
 def find_loops(kernels: Kernels) -> list[LoopPart]:
     """Bodies of loops: a few operators in a row that come again and again, whatever their shapes."""
-    if kernels.loops is None:
-        kernels.loops = _find_loops(kernels)
-    return kernels.loops
-
-
-def _find_loops(kernels: Kernels) -> list[LoopPart]:
+    if kernels.loops is not None:
+        return kernels.loops
     order = kernels.order
     known: dict[tuple[str, str, bool], int] = {}
     number_of = {
@@ -246,14 +237,8 @@ def _find_loops(kernels: Kernels) -> list[LoopPart]:
     for key, part in parts.items():
         part.loops = len(seen[key])
         part.alike = sum(alike[loop, number_of[key]] for loop in seen[key])
-    return list(parts.values())
-
-
-def _in_larger_batch(one: Judged, weights: set[int], gpu: Gpu) -> float:
-    """What it takes per sample of a larger batch, ns. weights: sizes of those."""
-    if one.use.optimizing or (one.kind in ("cast", "fill", "elementwise") and one.numel in weights):
-        return one.ns / _LARGER
-    return min(one.calls * batched_ns(one, _LARGER, gpu) / _LARGER, one.ns)
+    kernels.loops = list(parts.values())
+    return kernels.loops
 
 
 def _small_batch(kernels: Kernels) -> list[Loss]:
@@ -266,7 +251,12 @@ def _small_batch(kernels: Kernels) -> list[Loss]:
     if not rows or max(rows) > _ROWS or sum(p.right.numel < p.left.numel for p in forward) > 0.2 * len(forward):
         return []
     weights = {product.right.numel for product in forward}
-    after = sum(_in_larger_batch(one, weights, kernels.gpu) for one in kernels.all)
+    after = 0.0  # ns per sample of the larger batch
+    for one in kernels.all:
+        if one.use.optimizing or (one.kind in ("cast", "fill", "elementwise") and one.numel in weights):
+            after += one.ns / _LARGER
+        else:
+            after += min(one.calls * batched_ns(one, _LARGER, kernels.gpu) / _LARGER, one.ns)
     launches = kernels.launches * (1 - 1 / _LARGER)
     return [
         Loss("too_small_batch", max(kernels.busy_ns - after, 0.0), kernels.busy_ns, launches, (), (max(rows), _LARGER))
@@ -321,7 +311,8 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
     gpu = gpu_of(device)
     kernels = judge_uses(launched, gpu)
     has_shapes = any(one.tensors and not one.use.alone for one in kernels.all)
-    bound = bound_of(launched)
+    host_ns = total(launched.host_ns) / len(launched.host_ns)
+    bound = _bound_of(host_ns / max(launched.device_ns, 1.0))
     losses = [] if gpu.source == "assumed" else _losses(kernels, has_shapes, launched, bound)
     by_time = sorted(kernels.all, key=lambda one: -one.ns)
     beyond = _beyond_peak(by_time, FASTEST if gpu.source == "assumed" else gpu)
@@ -331,7 +322,7 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
         known_ns=sum((one.ns for one in known), 0.0),
         attainable_ns=sum((min(one.ns, one.attainable_ns or 0.0) for one in known), 0.0),
         device_ns=launched.device_ns,
-        host_ns=_mean(launched.host_ns),
+        host_ns=host_ns,
         launches=kernels.launches,
         bound=bound,
         rates=gpu.source,
@@ -355,7 +346,10 @@ def _losses(kernels: Kernels, has_shapes: bool, launched: Launched, bound: Bound
     find_causes(kernels, has_shapes)
     losses = [with_loop(loss, kernels) for loss in kernels.losses] + find_small_kernels(kernels, bound)
     losses.sort(key=lambda loss: -_weight(loss, kernels, launched, bound))
-    _bf16_behind_tf32(losses)
+    causes = [loss.cause for loss in losses]
+    if {"float32_products", "float32_training"} <= set(causes):  # first the fix that leaves the model's types alone
+        other = losses.pop(causes.index("float32_training"))
+        losses.insert([loss.cause for loss in losses].index("float32_products") + 1, other)
     return losses
 
 
@@ -407,14 +401,6 @@ def _beyond_peak(judged: Sequence[Judged], gpu: Gpu) -> dict[int, Impossible]:
         if times > _BEYOND:
             found[id(one)] = Impossible(one.use.name, times, moves)
     return found
-
-
-def _bf16_behind_tf32(losses: list[Loss]) -> None:
-    """Of the two fixes of float32 products first the one that leaves the model's types alone."""
-    causes = [loss.cause for loss in losses]
-    if {"float32_products", "float32_training"} <= set(causes):
-        other = losses.pop(causes.index("float32_training"))
-        losses.insert([loss.cause for loss in losses].index("float32_products") + 1, other)
 
 
 _LITTLE = 0.05

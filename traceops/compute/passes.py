@@ -90,7 +90,10 @@ def find_optimizer_loop(kernels: Kernels) -> None:
         updates = [one for one in plain if one.use.name in ("aten::add_", "aten::sub_", "aten::axpy_")]
     loops = [one for one in updates if "_foreach_" not in one.use.name]
     if calls_of(loops) >= _PARAMETERS:
-        least = _fused_update_ns(loops, plain, kernels)
+        least = (1 - _UNSIZED) * time_of(plain)
+        if numel := sum(one.numel * one.calls for one in loops):  # with shapes: one pass in place of updates one by one
+            adam = any("addcdiv" in one.use.name for one in loops)
+            least = moved_ns((_STATES if adam else 12.0) * numel, "optimizer", kernels.gpu)
     elif updates and not loops and len(plain) >= 4 and any(one.tensors for one in kernels.all):
         # foreach: each pass reads all again; one of four tensors, of which a fused step takes 7
         least = 1.75 * time_of(updates)
@@ -100,14 +103,6 @@ def find_optimizer_loop(kernels: Kernels) -> None:
         "optimizer_loop", plain, max(time_of(plain) - least, 1.0), sizes=(round(calls_of(plain)),),
         launches=launches_of(plain) - 2,
     )  # fmt: skip
-
-
-def _fused_update_ns(loops: list[Judged], plain: list[Judged], kernels: Kernels) -> float:
-    """What one pass takes in place of updates one by one."""
-    if not (numel := sum(one.numel * one.calls for one in loops)):  # without shapes
-        return (1 - _UNSIZED) * time_of(plain)
-    adam = any("addcdiv" in one.use.name for one in loops)
-    return moved_ns((_STATES if adam else 12.0) * numel, "optimizer", kernels.gpu)
 
 
 def find_casts(kernels: Kernels) -> None:
@@ -265,17 +260,13 @@ def _least_of(chain: list[Judged], kernels: Kernels) -> float:
     written = max((t.size for t in last if t.dims), default=4) * numel
     kept = 2.0 * numel if chain[0].use.node else 0.0
     # Gradients of parameters are sums over rows: a kernel of their own, which reads all again.
-    again = read + kept if any(_sums_rows(one) for one in chain) else 0.0
+    sums_rows = any(one.kind == "reduction" and one.use.node and one.use.name == "aten::sum" for one in chain)
+    again = read + kept if sums_rows else 0.0
     sums = any(one.kind in ("reduction", "norm") for one in chain)
     return expected_ns(
         "norm" if sums else "elementwise",
         moved_ns(read + written + kept + again, _FUSED_SUMS if sums else _FUSED, kernels.gpu),
     )
-
-
-def _sums_rows(one: Judged) -> bool:
-    """Whether it is the sum of a gradient that was broadcast over rows."""
-    return one.kind == "reduction" and bool(one.use.node) and one.use.name == "aten::sum"
 
 
 _SLICES = re.compile(r"^(Select|Slice|Narrow|Unbind|Split|Index)\w*Backward")
@@ -291,6 +282,7 @@ _MESSAGES = 4  # times as many rows as are gathered from
 _SPARSE = 6.0  # passes over the touched rows, with their optimizer
 _SPARSE_RATE = "embedding"
 _DECAYS = re.compile(r"lerp|^aten::(_foreach_)?mul_|_fused_")  # of an optimizer's states
+_ADD_ALONE = ("aten::add_", "aten::_foreach_add_", "aten::_foreach_sub_")  # the part that adds the gradient
 _RARE = 100  # times the rows that a step reads
 _LARGE_TABLE = 0.15  # of the busy time
 _GROWN = 6  # different lengths from which a tensor is grown
@@ -359,7 +351,7 @@ def find_dense_table(kernels: Kernels) -> None:
         whole = [
             each
             for each in kernels.free(lambda each: each.kind in ("optimizer", "elementwise", "fill"))
-            if (not each.use.optimizing or adds or table > _RARE * touched * width or _adds_alone(each))
+            if (not each.use.optimizing or adds or table > _RARE * touched * width or each.use.name in _ADD_ALONE)
             and any(t.numel == table and t.dims[-1:] == (width,) for t in each.tensors)
         ]
         uses |= {id(each): each for each in (*whole, one)}
@@ -381,11 +373,6 @@ def _filled_rows(one: Judged, least: int, width: int, kernels: Kernels, known: C
     return None
 
 
-def _adds_alone(one: Judged) -> bool:
-    """Whether it is the part of an optimizer that adds the gradient."""
-    return one.use.name.removeprefix("aten::") in ("add_", "_foreach_add_", "_foreach_sub_")
-
-
 def _touched(one: Judged) -> int:
     """Rows of the table that a step reads at most."""
     ids = [t for t in one.tensors[1:] if t.dtype in ("long int", "int", "long")]
@@ -403,9 +390,7 @@ def find_one_hot(kernels: Kernels) -> None:
     hot = _one_hot_rows(kernels)
     uses = []
     least = 0.0
-    for one in kernels.free(lambda one: one.work.product is not None):
-        product = one.work.product
-        assert product is not None
+    for one, product in kernels.free_products():
         left, right = product.left, product.right
         if any((t.numel, dim) in hot for t in (left, right) for dim in t.dims):
             uses.append(one)
@@ -452,14 +437,13 @@ def find_messages(kernels: Kernels) -> None:
         rows = max((t for t in one.tensors[1:] if t.dtype in FLOATS), key=lambda t: t.numel, default=None)
         if rows is None or rows.numel < _MESSAGES * table.numel:
             continue
-        gathered = kernels.free(lambda each, size=rows.numel: each.kind == "index" and _gathers(each, size))  # type: ignore[misc]
+        gathered = [
+            each for each in kernels.free(lambda each: each.kind == "index")
+            if any(t.numel == rows.numel for t in each.tensors)
+        ]  # fmt: skip
         together = [one, *gathered]
         least = one.calls * moved_ns(float(rows.numel * rows.size), "elementwise", kernels.gpu)
         kernels.claim("scatter_or_sort", together, time_of(together) - least)
-
-
-def _gathers(one: Judged, size: int) -> bool:
-    return any(t.numel == size for t in one.tensors)
 
 
 def _sorted_for_the_first(kernels: Kernels) -> float:

@@ -6,9 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from traceops.compute.attainable import Gpu, expected_ns, is_strided, product_ns
-from traceops.compute.judged import Judged, Kernels, call_ns, launches_of, shown_name, time_of
-from traceops.compute.model import Cause, Loss
+from traceops.compute.attainable import expected_ns, is_strided, product_ns
+from traceops.compute.judged import Judged, Kernels, call_ns, launches_of, time_of
+from traceops.compute.model import Cause
 from traceops.compute.named import converts_layout, few_rows_of, fused_names, unaligned
 
 _MOST_BETWEEN = 12  # kernels on the scores, between the products
@@ -69,18 +69,16 @@ def find_unsized_products(kernels: Kernels) -> None:
     slow = [
         one for one in long if one.unit == "simt" and "implicit_convolve" not in one.use.main_kernel
     ]  # of few channels
-    saved = sum(max(one.ns - one.calls * _in_tf32(one.ns / one.calls, kernels.gpu), 0.0) for one in slow)
+    # In TF32 at full speed, from their time without tensor cores
+    flops = [one.ns / one.calls * kernels.gpu.rates.simt * kernels.gpu.simt * 1e3 for one in slow]
+    least = [one.calls * product_ns(of, 0.0, "tf32", kernels.gpu) for one, of in zip(slow, flops, strict=True)]
+    saved = sum(max(one.ns - ns, 0.0) for one, ns in zip(slow, least, strict=True))
     if kernels.gpu.tf32 and saved > 0.02 * kernels.busy_ns:
         kernels.claim("float32_products", slow, saved)
     odd = [
         (one, _BY_ELEMENT[width]) for one in long if one.unit == "half" and (width := unaligned(one.use.main_kernel))
     ]
     kernels.claim("misaligned_shape", [one for one, _ in odd], sum(one.ns * share for one, share in odd))
-
-
-def _in_tf32(ns: float, gpu: Gpu) -> float:
-    """How long a product takes in TF32 at full speed, from its time without tensor cores."""
-    return product_ns(ns * gpu.rates.simt * gpu.simt * 1e3, 0.0, "tf32", gpu)
 
 
 def _stretches(order: list[Judged]) -> Iterator[tuple[list[Judged], Judged]]:
@@ -201,10 +199,5 @@ def find_small_chains(kernels: Kernels) -> None:
 def find_few_rows(kernels: Kernels) -> None:
     """Products of few rows, by the tiles in their names: their time is that of reading the weights."""
     few = kernels.free(lambda one: one.use.alone and one.kind == "product" and few_rows_of(one.use.main_kernel) > 0)
-    if not few or (total := time_of(few)) < _MOST_OF_ALL * kernels.busy_ns:
-        return
-    for one in few:
-        one.cause = "bandwidth_bound_at_limit"
-    most = max(few_rows_of(one.use.main_kernel) for one in few)
-    names = tuple(dict.fromkeys(shown_name(one.use) for one in sorted(few, key=lambda one: -one.ns)))
-    kernels.losses.append(Loss("bandwidth_bound_at_limit", 0.0, total, 0.0, names[:4], (most,)))
+    if few and time_of(few) >= _MOST_OF_ALL * kernels.busy_ns:
+        kernels.accept(few, max(few_rows_of(one.use.main_kernel) for one in few))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -302,6 +302,11 @@ def find_uses(launched: Launched) -> Uses:
         op_row = int(launched.operators[place]) if place >= 0 else -1
         kernel, blocks = events.names[events.name[rows[index]]], _blocks(events, int(rows[longest[group]]))
         named = operator_of(kernel, blocks) if not names else None
+        given = NO_INPUTS
+        if op_row >= 0:
+            given = _inputs(events, op_row)
+        elif named:
+            given = Inputs(tuple(Tensor((named[1],), dtype, (1,)) for dtype in named[2]), ())
         uses.append(
             Use(
                 names[0] if names else named[0] if named else kernel,
@@ -309,7 +314,7 @@ def find_uses(launched: Launched) -> Uses:
                 events.names[int(node[place])].removeprefix(_NODE) if place >= 0 and node[place] >= 0 else "",
                 bool(launched.optimizing[index]),
                 bool(again[place]) if place >= 0 else False,
-                _inputs(events, op_row) if op_row >= 0 else _flat(*named[1:]) if named else NO_INPUTS,
+                given,
                 int(calls[group]),
                 sum(ns for _, ns in parts[group].values()),
                 parts[group],
@@ -412,17 +417,9 @@ def _blocks(events: Events, row: int) -> int:
         return 0
 
 
-def _flat(numel: int, dtypes: Sequence[str]) -> Inputs:
-    return Inputs(tuple(Tensor((numel,), dtype, (1,)) for dtype in dtypes), ())
-
-
 def _inputs(events: Events, row: int) -> Inputs:
-    def text(column: NDArray[np.int32], texts: tuple[str, ...]) -> str:
-        return texts[column[row]] if column[row] >= 0 else ""
-
-    return read_inputs(
-        text(events.shape, events.shapes),
-        text(events.types, events.type_lists),
-        text(events.strides, events.stride_lists),
-        text(events.concrete, events.concrete_lists),
-    )
+    columns = (
+        (events.shape, events.shapes), (events.types, events.type_lists),
+        (events.strides, events.stride_lists), (events.concrete, events.concrete_lists),
+    )  # fmt: skip
+    return read_inputs(*(texts[column[row]] if column[row] >= 0 else "" for column, texts in columns))

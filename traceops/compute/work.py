@@ -85,8 +85,7 @@ def work_of(use: Use) -> Work:
     except (IndexError, ValueError, TypeError, ZeroDivisionError, OverflowError):
         return Work("other")
     if not use.path and not use.inputs.given:
-        of_name = kind_of_kernel(use.main_kernel)
-        return Work(of_name)
+        return Work(kind_of_kernel(use.main_kernel))
     tensors = use.inputs.tensors
     if tensors and use.name.startswith("aten::") and not _NOT_ELEMENTWISE.search(name):
         return Work("elementwise", bytes=_elementwise(tensors, name))
@@ -120,17 +119,10 @@ def _reduced(tensors: Sequence[Tensor], name: str) -> float:
 
 
 def _normed(tensors: Sequence[Tensor], name: str) -> float:
-    """Inputs read, a result like the largest written."""
+    """Inputs read, a result like the largest written; statistics over a batch need a reading of their own."""
     largest = max(tensors, key=lambda t: t.numel)
     same = sum(t.stored for t in tensors if t.numel == largest.numel)
-    return same + largest.numel * largest.size
-
-
-def _batch_normed(tensors: Sequence[Tensor], name: str) -> float:
-    """Statistics over the batch need a reading of their own."""
-    largest = max(tensors, key=lambda t: t.numel)
-    same = sum(t.stored for t in tensors if t.numel == largest.numel)
-    return 2 * same + largest.numel * largest.size
+    return same * (2 if "batch_norm" in name else 1) + largest.numel * largest.size
 
 
 def _updated(tensors: Sequence[Tensor], name: str) -> float | None:
@@ -308,8 +300,7 @@ _NOT_ELEMENTWISE = re.compile(
     r"|linalg|_cdist|embedding|fft|roll|rnn|lstm|gru|miopen|cudnn|mm|quant|histc|bincount|multinomial"
 )
 _FAMILIES: tuple[tuple[re.Pattern[str], Kind, _BytesOf], ...] = (
-    (re.compile(r"batch_norm"), "norm", _batch_normed),
-    (re.compile(r"(layer|group|rms|instance)_norm"), "norm", _normed),
+    (re.compile(r"(batch|layer|group|rms|instance)_norm"), "norm", _normed),
     (re.compile(r"softmax"), "softmax", _normed),
     (re.compile(r"nll_loss|cross_entropy|_ctc_loss|kl_div|mse_loss|l1_loss"), "loss", _reduced),
     (

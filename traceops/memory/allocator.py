@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -121,7 +121,7 @@ class CachingAllocator:
         elif self.expandable:
             block = self._grown(want, pool)
         else:
-            if want <= _SMALL:
+            if small:
                 segment_size = _SMALL_SEGMENT
             elif want < _MIN_LARGE:
                 segment_size = _LARGE_SEGMENT
@@ -210,7 +210,9 @@ class CachingAllocator:
 def summarize(rank: int, events: Sequence[Event], expandable: bool = False) -> RankMemory:
     """The peaks of the rank whose `events` these are, on a device without a limit. expandable: torch's allocator has
     expandable segments."""
-    early, late = _Replay(events, expandable), _Replay(_lingering(events), expandable)
+    # Late: what may linger does so to the end.
+    lingering = [event for event in events if event[1] or not event[0].lingers]
+    early, late = _Replay(events, expandable), _Replay(lingering, expandable)
     peak = late if late.allocator.peak_allocated > early.allocator.peak_allocated else early
     by_category: dict[Category, int] = defaultdict(int)
     by_module: dict[str, int] = defaultdict(int)
@@ -238,11 +240,9 @@ def summarize(rank: int, events: Sequence[Event], expandable: bool = False) -> R
 class _Replay:
     """The events, given to a caching allocator: `alive` at the peak, which the allocation `at` reached."""
 
-    def __init__(self, events: Iterable[Event], expandable: bool) -> None:
+    def __init__(self, events: Sequence[Event], expandable: bool) -> None:
         self.allocator = allocator = CachingAllocator(expandable)
         self.at: Allocation | None = None
-        self.alive: list[Allocation] = []
-        events = list(events)
         blocks: dict[int, MemoryBlock] = {}
         peak_index = -1
         for index, (allocation, made) in enumerate(events):
@@ -260,8 +260,3 @@ class _Replay:
             else:
                 del alive[id(allocation)]
         self.alive = list(alive.values())
-
-
-def _lingering(events: Sequence[Event]) -> list[Event]:
-    """The events where what may linger does so to the end."""
-    return [event for event in events if event[1] or not event[0].lingers]

@@ -26,7 +26,6 @@ def words_of(names: Sequence[str]) -> tuple[str, str]:
 
 
 Held = dict[str, float]  # bytes by kind, as CategoryMemory names them
-_BY_BATCH = ("activations", "loss", "inputs")
 _STATE = ("parameters", "gradients", "optimizer_state")
 _BLOCK = re.compile(r"^(.*?\.?\d+)(?:\.|$)")
 _INPUT_SHARE = 0.2  # of what a block keeps for backward: its input, at most (a 17th in a transformer)
@@ -50,6 +49,11 @@ class Peak(Struct, frozen=True):
         """Whether the rank is known to hold all parameters, and not its share of them."""
         whole = 0 < 1.5 * self.parameters <= self.held.get("parameters", 0)
         return whole and not self.held.get("sharding_buffers")
+
+    @property
+    def in_copies(self) -> bool:
+        """Whether other ranks are known to hold the same parameters."""
+        return self.world_size > 1 and self.replicated
 
     @property
     def in_fp32(self) -> bool:
@@ -150,15 +154,8 @@ def _change(
         fits = high * (1 + error) + peak.outside <= capacity
         verdict = "fits" if fits else "does_not_fit" if low * (1 - error) + peak.outside > capacity else "too_close"
     name, cost = words_of(names)
-    return MemoryChange(
-        name=name,
-        options=[],
-        peak_allocated_bytes=round(high),
-        device_bytes=round(high + peak.outside),
-        saves_bytes=round(peak.allocated - high),
-        cost=cost,
-        verdict=verdict,
-    )
+    saved = round(peak.allocated - high)
+    return MemoryChange(name, [], round(high), round(high + peak.outside), saved, cost, verdict)
 
 
 def _needed(held: Held, peak: Peak) -> float:
@@ -173,8 +170,10 @@ def _scaled(peak: Peak, **shares: float) -> Held:
     return {kind: size * shares.get(kind, 1.0) for kind, size in peak.held.items()}
 
 
-def _same(held: Held) -> tuple[Held, Held]:
-    return held, held
+def _less(peak: Peak, **shares: float) -> tuple[Held, Held] | None:
+    """Exactly these shares of what is held of some kinds; None where nothing is."""
+    held = _scaled(peak, **shares)
+    return (held, held) if any(peak.held.get(kind) for kind in shares) else None
 
 
 def _autocast(peak: Peak) -> tuple[Held, Held] | None:
@@ -190,22 +189,10 @@ def _autocast(peak: Peak) -> tuple[Held, Held] | None:
     return {**least, "parameter_casts": casts}, {**most, "parameter_casts": casts}
 
 
-def _half_batch(peak: Peak) -> tuple[Held, Held] | None:
-    if not any(peak.held.get(kind) for kind in _BY_BATCH):
-        return None
-    return _same(_scaled(peak, activations=0.5, loss=0.5, inputs=0.5))
-
-
-def _zero1(peak: Peak) -> tuple[Held, Held] | None:
-    if peak.world_size == 1 or not peak.replicated or not peak.held.get("optimizer_state"):
-        return None
-    return _same(_scaled(peak, optimizer_state=1 / peak.world_size))
-
-
 def _shard(peak: Peak) -> tuple[Held, Held] | None:
     """FSDP: a share of the state, and gathered parameters: of two blocks, or of the model where there are none. At
     least: with its own mixed precision it keeps no copies for autocast, and no second gradients in DDP's buckets."""
-    if peak.world_size == 1 or not peak.replicated:
+    if not peak.in_copies:
         return None
     share = 1 / peak.world_size
     weights, gradients = peak.held.get("parameters", 0), peak.held.get("gradients", 0)
@@ -238,17 +225,13 @@ def _checkpointed(peak: Peak, part: float) -> tuple[Held, Held] | None:
     return {**peak.held, "activations": least}, {**peak.held, "activations": most}
 
 
-def _offload_state(peak: Peak) -> tuple[Held, Held] | None:
-    return _same(_scaled(peak, optimizer_state=0.0)) if peak.held.get("optimizer_state") else None
-
-
 _CHANGES: tuple[tuple[str, Callable[[Peak], tuple[Held, Held] | None]], ...] = (
     ("bf16", _autocast),
-    ("zero1", _zero1),
-    ("half_batch", _half_batch),
+    ("zero1", lambda peak: _less(peak, optimizer_state=1 / peak.world_size) if peak.in_copies else None),
+    ("half_batch", lambda peak: _less(peak, activations=0.5, loss=0.5, inputs=0.5)),
     ("shard", _shard),
     ("adam_8bit", _adam_8bit),
     ("checkpoint_half", lambda peak: _checkpointed(peak, 0.5)),
     ("checkpoint", lambda peak: _checkpointed(peak, 1.0)),
-    ("offload_state", _offload_state),
+    ("offload_state", lambda peak: _less(peak, optimizer_state=0.0)),
 )

@@ -75,9 +75,7 @@ def on_device(config: TrainConfig, events: list[Event]) -> list[Event]:
     """The events of the GPU: with ``--offload cpu``, what a rank owns is in the host's memory."""
     if config.offload == "none":
         return events
-    return [
-        event for event in events if event[0].category not in _OWN and event[0].phase is not TrainingPhase.OPTIMIZER
-    ]
+    return [(one, new) for one, new in events if one.category not in _OWN and one.phase is not TrainingPhase.OPTIMIZER]
 
 
 def _train(config: TrainConfig, sizes: Sizes, rank: int, world_size: int, tracker: Tracker) -> int:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
@@ -212,17 +211,15 @@ class Worker:
             self._process.stdin.flush()
             line = self._process.stdout.readline()
         if not line:
-            raise InputError(f"the process that runs the training on fake tensors ended: {self._last_words()}")
+            self._log.seek(0)
+            printed = self._log.read().decode(errors="replace").strip().splitlines()
+            last = printed[-1] if printed else f"exit code {self._process.wait()}"
+            raise InputError(f"the process that runs the training on fake tensors ended: {last}")
         return msgspec.json.decode(line, type=DryRunAnswer)
 
     def end(self) -> None:
         """End it where it stands: whoever waits for an answer is told that there is none."""
         self._process.kill()
-
-    def _last_words(self) -> str:
-        self._log.seek(0)
-        lines = self._log.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else f"exit code {self._process.wait()}"
 
 
 @contextmanager
@@ -257,11 +254,25 @@ def estimate(
     helps: list[MemoryChange] = []
     if changes and verdict in ("does_not_fit", "too_close"):
         needed = _most(found.ranks).peak_reserved_bytes + outside
-        tried = partial(_tried, asked=asked, helper=helper, needed=needed, outside=outside)
+
+        def tried(made: Sequence[Proposal]) -> MemoryChange | None:
+            config = made_of(asked.config, made)
+            answer = helper.ask(config, asked)
+            if answer.problem:
+                return None
+            most = _most(answer.ranks)
+            judged = judge(answer.ranks, outside, asked.capacity, error_of(config))
+            return _change(made, most.peak_allocated_bytes, most.peak_reserved_bytes + outside, needed, judged)
+
         helps = search(proposals(asked.config, asked.world_size), tried, begun + within_s)
+    sizes = sizes_for(asked.config, "cuda")
+    assumptions = phrases(
+        "gpu_memory", "assumptions", "model", samples=sizes.batch_size, tokens=sizes.seq_len,
+        any_gpu=asked.gpu is None, several=asked.world_size > 1, compiled=asked.config.optimizer == "adamw8bit",
+    )  # fmt: skip
     return estimate_of(
         asked, found.ranks, error, command=_command(asked), strategy=asked.config.strategy,
-        parameters=found.parameters, verdict=verdict, changes=helps, assumptions=_assumptions(asked),
+        parameters=found.parameters, verdict=verdict, changes=helps, assumptions=assumptions,
         seconds=round(time.monotonic() - begun, 3),
     )  # fmt: skip
 
@@ -347,18 +358,6 @@ def error_of(config: TrainConfig) -> float:
     return MEASURED_ERROR if measured and config.grad_accum == 1 else OTHER_ERROR
 
 
-def _tried(
-    made: Sequence[Proposal], *, asked: EstimateRequest, helper: Worker, needed: int, outside: int
-) -> MemoryChange | None:
-    config = made_of(asked.config, made)
-    answer = helper.ask(config, asked)
-    if answer.problem:
-        return None
-    most = _most(answer.ranks)
-    verdict = judge(answer.ranks, outside, asked.capacity, error_of(config))
-    return _change(made, most.peak_allocated_bytes, most.peak_reserved_bytes + outside, needed, verdict)
-
-
 def _change(made: Sequence[Proposal], allocated: int, device: int, needed: int, verdict: Verdict) -> MemoryChange:
     name, cost = words_of([one.name for one in made])
     options = [word for one in made for word in one.options]
@@ -367,20 +366,6 @@ def _change(made: Sequence[Proposal], allocated: int, device: int, needed: int, 
 
 def _most(ranks: Sequence[RankMemory]) -> RankMemory:
     return max(ranks, key=lambda rank: rank.peak_reserved_bytes)
-
-
-def _assumptions(asked: EstimateRequest) -> list[str]:
-    sizes = sizes_for(asked.config, "cuda")
-    return phrases(
-        "gpu_memory",
-        "assumptions",
-        "model",
-        samples=sizes.batch_size,
-        tokens=sizes.seq_len,
-        any_gpu=asked.gpu is None,
-        several=asked.world_size > 1,
-        compiled=asked.config.optimizer == "adamw8bit",
-    )
 
 
 GPUS_A_HOST = 8
@@ -451,10 +436,15 @@ def estimate_script(asked: AskedScript) -> MemoryEstimate:
             blocks_of(rank.activations),
         )  # fmt: skip
         helps = changes_of(peak, asked.capacity, SCRIPT_ERROR)
+    assumptions = phrases(
+        "gpu_memory", "assumptions", "script", rank=asked.rank, steps=answer.steps if answer.steps > 1 else None,
+        values=answer.values_read or None, any_gpu=asked.gpu is None, several=asked.world_size > 1,
+        **dict.fromkeys(answer.notes, True),
+    )  # fmt: skip
     return estimate_of(
         asked, [rank], SCRIPT_ERROR, command=["traceops", "run", "--nproc", str(asked.world_size), "--", *asked.words],
         strategy="script", parameters=answer.parameters, verdict=verdict, changes=helps,
-        assumptions=_script_assumptions(asked, answer), seconds=round(time.monotonic() - begun, 3),
+        assumptions=assumptions, seconds=round(time.monotonic() - begun, 3),
     )  # fmt: skip
 
 
@@ -484,25 +474,7 @@ def _name(asked: AskedScript) -> str:
 def _said(problem: ScriptProblem, asked: AskedScript, log: str = "") -> str:
     """log: the last line that the script printed, which tells more where it ended by itself."""
     what, then = _TROUBLES[problem.trouble]
-    lines = [f"{problem.place or _name(asked)}: {what}"]
-    if problem.source:
-        lines.append(f"  {problem.source}")
-    if problem.said:
-        lines.append(f"  {problem.said}")
+    lines = [f"{problem.place or _name(asked)}: {what}", *(f"  {one}" for one in (problem.source, problem.said) if one)]
     if log and problem.trouble == "left" and log not in problem.said:
         lines.append(f"  It printed last: {log[:_MOST_PRINTED]}")
     return "\n".join([*lines, f"To go on: {then}."])
-
-
-def _script_assumptions(asked: AskedScript, answer: ScriptAnswer) -> list[str]:
-    return phrases(
-        "gpu_memory",
-        "assumptions",
-        "script",
-        rank=asked.rank,
-        steps=answer.steps if answer.steps > 1 else None,
-        values=answer.values_read or None,
-        any_gpu=asked.gpu is None,
-        several=asked.world_size > 1,
-        **dict.fromkeys(answer.notes, True),
-    )

@@ -114,7 +114,7 @@ class Device:
             yield
             return
         before = self.stream, self.tracker.stream
-        self.stream, self.tracker.stream = stream, 0 if stream is self.default else id(stream)
+        self.set_stream(stream)
         try:
             yield
         finally:
@@ -201,21 +201,17 @@ def _of_accelerator(device: Device) -> dict[str, object]:
     }
 
 
-def _parsing(parse: Callable[..., Any]) -> Callable[..., Any]:
-    """torch's reading of what `.to` is given, which asks C++ what a number stands for."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if args and type(args[0]) is int:
-            args = (torch.device("cuda", args[0]), *args[1:])
-        return parse(*args, **kwargs)
-
-    return call
-
-
 @contextmanager
 def faked_gpus(device: Device) -> Iterator[None]:
     """While it is open, torch says that `device.count` GPUs are there."""
     usual = torch.nn.functional.scaled_dot_product_attention
+    parse: Callable[..., Any] = torch._C._nn._parse_to
+
+    def parsed(*args: Any, **kwargs: Any) -> Any:  # what `.to` is given; torch would ask C++ what a number stands for
+        if args and type(args[0]) is int:
+            args = (torch.device("cuda", args[0]), *args[1:])
+        return parse(*args, **kwargs)
+
     with ExitStack() as stack:
         for owner, names in ((torch.cuda, _of_cuda(device)), (torch.accelerator, _of_accelerator(device))):
             for name, value in names.items():
@@ -227,7 +223,7 @@ def faked_gpus(device: Device) -> Iterator[None]:
             (torch, "rms_norm", rms_norm_on(torch.rms_norm)),
             (torch._C._nn, "scaled_dot_product_attention", attention_on(usual)),
             (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
-            (torch._C._nn, "_parse_to", _parsing(torch._C._nn._parse_to)),
+            (torch._C._nn, "_parse_to", parsed),
             (torch._C, "_get_accelerator", lambda *_: torch.device("cuda")),
             (torch.cuda.nccl, "version", lambda: (2, 28, 9)),
             (torch.cuda.memory, "_record_memory_history", _nothing),

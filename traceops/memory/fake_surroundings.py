@@ -50,50 +50,45 @@ class Surroundings(ExitStack):
 
     def __enter__(self) -> Surroundings:
         super().__enter__()
-        put: Callable[..., Any] = lambda owner, name, value: self.enter_context(  # noqa: E731
-            patch.object(owner, name, value)
-        )
-        put(torch, "compile", self._compile)
-        put(nn.Module, "compile", lambda *_, **__: self.note("compiled"))
-        put(torch, "save", lambda *_, **__: self.note("saved"))
-        put(DistributedDataParallel, "register_comm_hook", self._hook(DistributedDataParallel.register_comm_hook))
-        put(data.DataLoader, "__init__", self._loader(data.DataLoader.__init__))
-        put(dataloader._BaseDataLoaderIter, "__next__", with_values(dataloader._BaseDataLoaderIter.__next__))
-        put(socket.socket, "connect", self._connect(socket.socket.connect))
-        self.enter_context(patch.dict(os.environ, QUIET))
-        return self
+        register: Callable[..., Any] = DistributedDataParallel.register_comm_hook
+        load: Callable[..., None] = data.DataLoader.__init__
+        connect: Callable[..., Any] = socket.socket.connect
 
-    def _compile(self, model: Any = None, **_: Any) -> Any:
-        self.note("compiled")
-        return model if model is not None else lambda function: function
+        def compiled(model: Any = None, **_: Any) -> Any:
+            self.note("compiled")
+            return model if model is not None else lambda function: function
 
-    def _hook(self, register: Callable[..., Any]) -> Callable[..., Any]:
-        def call(model: Any, state: Any, hook: Any) -> Any:
+        def hooked(model: Any, state: Any, hook: Any) -> Any:
             if getattr(model, "_comm_hooks", None):  # ours, which answers for the other ranks
                 return self.note("hooked")
             return register(model, state, hook)
 
-        return call
-
-    def _loader(self, initialize: Callable[..., None]) -> Callable[..., None]:
-        def init(loader: Any, *args: Any, **kwargs: Any) -> None:
+        def loaded(loader: Any, *args: Any, **kwargs: Any) -> None:
             if kwargs.get("num_workers"):
                 self.note("workers")
                 kwargs.update(num_workers=0, prefetch_factor=None, persistent_workers=False, timeout=0)
                 kwargs["multiprocessing_context"] = None
             kwargs["pin_memory"] = False
-            initialize(loader, *args, **kwargs)
+            load(loader, *args, **kwargs)
 
-        return init
-
-    def _connect(self, connect: Callable[..., Any]) -> Callable[..., Any]:
-        def call(one: socket.socket, address: Any) -> Any:
+        def connected(one: socket.socket, address: Any) -> Any:
             if one.family == socket.AF_UNIX or address[0] in ("127.0.0.1", "localhost", "::1"):
                 return connect(one, address)
             self.note("network")
             raise NoNetworkError(f"no network while memory is estimated: {address[0]}")
 
-        return call
+        def put(owner: Any, name: str, value: Any) -> None:
+            self.enter_context(patch.object(owner, name, value))
+
+        put(torch, "compile", compiled)
+        put(nn.Module, "compile", lambda *_, **__: self.note("compiled"))
+        put(torch, "save", lambda *_, **__: self.note("saved"))
+        put(DistributedDataParallel, "register_comm_hook", hooked)
+        put(data.DataLoader, "__init__", loaded)
+        put(dataloader._BaseDataLoaderIter, "__next__", with_values(dataloader._BaseDataLoaderIter.__next__))
+        put(socket.socket, "connect", connected)
+        self.enter_context(patch.dict(os.environ, QUIET))
+        return self
 
 
 # Threads that a script starts work on fake tensors too: torch's modes are those of one thread.

@@ -8,6 +8,8 @@ runtime for streams.
 from __future__ import annotations
 
 import functools
+import math
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
@@ -88,11 +90,8 @@ class GpuMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         if func._schema.name in _COUNTED:
             counts = [abs(one) for one in args if isinstance(one, int | float)]
             return max(counts, default=0) * 8 <= SMALL_BYTES
-        sizes = args[0] if args and isinstance(args[0], list | tuple) else _sizes(args)
-        count = 1
-        for size in sizes:
-            count *= size
-        return count * 4 <= SMALL_BYTES
+        sizes = next((one for one in args if isinstance(one, list | tuple)), ())
+        return math.prod(sizes) * 4 <= SMALL_BYTES
 
     @staticmethod
     def _is_meant_for_gpu(device: torch.device | None, tensors: list[Tensor]) -> bool:
@@ -116,10 +115,6 @@ def _takes_device(func: Any) -> bool:
     return any(argument.name == "device" for argument in func._schema.arguments)
 
 
-def _sizes(args: Any) -> list[int]:
-    return next((list(one) for one in args if isinstance(one, list | tuple)), [])
-
-
 @contextmanager
 def hidden_from_cpp() -> Iterator[None]:
     """While it is open, fake tensors of a GPU tell C++ that they are on the CPU."""
@@ -127,6 +122,13 @@ def hidden_from_cpp() -> Iterator[None]:
 
     def answer(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _device(args) if func is _DEVICE else dispatch(cls, func, types, args, kwargs or {})
+
+    wrap: Callable[..., Any] = Tensor._make_wrapper_subclass
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if (device := kwargs.get("device")) is not None and torch.device(device).type == "cuda":
+            kwargs["device"] = _CPU
+        return wrap(*args, **kwargs)
 
     with ExitStack() as stack:
         for name, value in (
@@ -139,9 +141,9 @@ def hidden_from_cpp() -> Iterator[None]:
             stack.enter_context(patch.object(FakeTensor, name, value, create=True))
         for kind, inside in ((DTensor, "_local_tensor"), (AsyncCollectiveTensor, "elem")):
             for name in ("device", "is_cuda", "is_cpu"):
-                stack.enter_context(patch.object(kind, name, _of_inside(inside, name), create=True))
-        wrap = Tensor._make_wrapper_subclass
-        stack.enter_context(patch.object(Tensor, "_make_wrapper_subclass", _wrapping(wrap)))
+                read = property(operator.attrgetter(f"{inside}.{name}"))
+                stack.enter_context(patch.object(kind, name, read, create=True))
+        stack.enter_context(patch.object(Tensor, "_make_wrapper_subclass", staticmethod(wrapped)))
         stack.enter_context(patch.dict(fake_tensor._DISPATCH_META_HANDLERS, {_DEVICE: _device}))
         stack.enter_context(patch.object(fake_tensor, "init_gpu_context", lambda _: None))
         yield
@@ -151,19 +153,6 @@ def _set_data(tensor: FakeTensor, value: Tensor) -> None:
     _DATA.__set__(tensor, value)
     if isinstance(value, FakeTensor):
         tensor.fake_device = value.fake_device
-
-
-def _of_inside(inside: str, name: str) -> property:
-    return property(lambda self: getattr(getattr(self, inside), name))
-
-
-def _wrapping(wrap: Callable[..., Any]) -> Any:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if (device := kwargs.get("device")) is not None and torch.device(device).type == "cuda":
-            kwargs["device"] = _CPU
-        return wrap(*args, **kwargs)
-
-    return staticmethod(call)
 
 
 def _device(args: Any) -> torch.device:

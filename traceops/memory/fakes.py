@@ -44,6 +44,32 @@ def faked(
     """While it is open, torch's parallelism runs under `tracker` as it does on a GPU. Without `gpu` the tensors of the
     GPU are on a fake CPU; with it they are on its fake GPU. ended: called after the outermost step of an optimizer;
     without it that ends a training step."""
+
+    backward: Callable[..., None] = torch.autograd.backward
+
+    def in_backward(*args: Any, **kwargs: Any) -> None:
+        before, tracker.phase = tracker.phase, TrainingPhase.BACKWARD
+        try:
+            with gpu.everything_on_gpu() if gpu is not None else nullcontext():
+                backward(*args, **kwargs)
+        finally:
+            tracker.phase = before
+
+    def before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        tracker.optimizers += 1  # ZeroRedundancyOptimizer has another inside
+        tracker.phase = TrainingPhase.OPTIMIZER
+        tracker.label(parameters_of(optimizer), Category.PARAMETERS)
+        tracker.label([p.grad for p in parameters_of(optimizer)], Category.GRADIENTS)
+
+    def after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        values = [value for state in optimizer.state.values() for value in state.values()]
+        tracker.label([value for value in values if isinstance(value, Tensor)], Category.OPTIMIZER_STATE)
+        tracker.optimizers -= 1
+        if not tracker.optimizers and ended is not None:
+            ended(optimizer)
+        elif not tracker.optimizers:
+            tracker.end_step()
+
     with ExitStack() as stack:
 
         def put(owner: Any, name: str, value: Any) -> None:
@@ -74,9 +100,9 @@ def faked(
             grouped = _by_device(_foreach_utils._group_tensors_by_device_and_dtype)
             for owner in (optimizers, _foreach_utils, clip_grad):
                 put(owner, "_group_tensors_by_device_and_dtype", grouped)
-        put(torch.autograd, "backward", _in_backward(torch.autograd.backward, tracker, gpu))
-        stack.callback(register_optimizer_step_pre_hook(_before_step(tracker)).remove)
-        stack.callback(register_optimizer_step_post_hook(_after_step(tracker, ended)).remove)
+        put(torch.autograd, "backward", in_backward)
+        stack.callback(register_optimizer_step_pre_hook(before_step).remove)
+        stack.callback(register_optimizer_step_post_hook(after_step).remove)
         put(torch.amp.GradScaler, "_maybe_opt_step", lambda _, optimizer, *__, **___: optimizer.step())
         yield
 
@@ -157,43 +183,6 @@ def _by_device(group: Callable[..., Any]) -> Callable[..., Any]:
         return groups
 
     return call
-
-
-def _in_backward(backward: Callable[..., None], tracker: Tracker, gpu: GpuMode | None) -> Callable[..., None]:
-    def call(*args: Any, **kwargs: Any) -> None:
-        before, tracker.phase = tracker.phase, TrainingPhase.BACKWARD
-        try:
-            with gpu.everything_on_gpu() if gpu is not None else nullcontext():
-                backward(*args, **kwargs)
-        finally:
-            tracker.phase = before
-
-    return call
-
-
-def _before_step(tracker: Tracker) -> Callable[..., None]:
-    def hook(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        tracker.optimizers += 1  # ZeroRedundancyOptimizer has another inside
-        tracker.phase = TrainingPhase.OPTIMIZER
-        tracker.label(parameters_of(optimizer), Category.PARAMETERS)
-        tracker.label([p.grad for p in parameters_of(optimizer)], Category.GRADIENTS)
-
-    return hook
-
-
-def _after_step(tracker: Tracker, ended: Callable[[torch.optim.Optimizer], None] | None) -> Callable[..., None]:
-    def hook(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        tracker.label(
-            [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)],
-            Category.OPTIMIZER_STATE,
-        )
-        tracker.optimizers -= 1
-        if not tracker.optimizers and ended is not None:
-            ended(optimizer)
-        elif not tracker.optimizers:
-            tracker.end_step()
-
-    return hook
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:

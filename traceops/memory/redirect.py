@@ -37,14 +37,16 @@ class Redirect(TorchFunctionMode):
             Tensor.cpu: lambda tensor, *_, **__: _to(tensor, _CPU),
             Tensor.to: _to,
             Tensor.backward: _backward,
-            Tensor.new_tensor: _new_tensor,
+            Tensor.new_tensor: lambda tensor, data, dtype=None, device=None, **more: torch.tensor(
+                data, dtype=dtype or tensor.dtype, device=device or tensor.device, **more
+            ),
             Tensor.pin_memory: lambda tensor, *_, **__: tensor,
             Tensor.is_pinned: lambda *_, **__: False,
             Tensor.record_stream: lambda *_, **__: None,
             Tensor.data_ptr: _address,
-            Tensor.tolist: self._tolist,
-            Tensor.numpy: self._numpy,
-            Tensor.__array__: self._numpy,
+            Tensor.tolist: lambda tensor: self._read(tensor, Tensor.tolist),
+            Tensor.numpy: lambda tensor, *_, **__: self._read(tensor, Tensor.numpy),
+            Tensor.__array__: lambda tensor, *_, **__: self._read(tensor, Tensor.numpy),
         }
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -64,21 +66,15 @@ class Redirect(TorchFunctionMode):
         with self._gpu.everything_on_gpu(_works_on_gpu(func, args, kwargs)):
             return func(*args, **kwargs)
 
-    def _tolist(self, tensor: Tensor) -> Any:
+    def _read(self, tensor: Tensor, read: Callable[[Tensor], Any]) -> Any:
         with torch._C.DisableTorchFunction():
-            return self._read(tensor).tolist()
-
-    def _numpy(self, tensor: Tensor, *_: Any, **__: Any) -> Any:
-        with torch._C.DisableTorchFunction():
-            return self._read(tensor).numpy()
-
-    def _read(self, tensor: Tensor) -> Tensor:
-        if not is_fake(tensor):
-            return tensor.detach()
-        self._tracker.values_read += 1
-        with _disable_current_modes():
-            dtype = torch.float32 if tensor.dtype is torch.bfloat16 else tensor.dtype
-            return torch.ones(tuple(tensor.shape), dtype=dtype)
+            if not is_fake(tensor):
+                return read(tensor.detach())
+            self._tracker.values_read += 1
+            with _disable_current_modes():
+                dtype = torch.float32 if tensor.dtype is torch.bfloat16 else tensor.dtype
+                ones = torch.ones(tuple(tensor.shape), dtype=dtype)
+            return read(ones)
 
 
 def _works_on_gpu(func: Any, args: Any, kwargs: Any) -> bool:
@@ -97,10 +93,6 @@ def _backward(
     loss: Tensor, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False, inputs: Any = None
 ) -> None:
     torch.autograd.backward(loss, gradient, retain_graph, create_graph, inputs=inputs)
-
-
-def _new_tensor(tensor: Tensor, data: Any, dtype: Any = None, device: Any = None, **more: Any) -> Tensor:
-    return torch.tensor(data, dtype=dtype or tensor.dtype, device=device or tensor.device, **more)
 
 
 def _address(tensor: Tensor) -> int:

@@ -72,7 +72,9 @@ def read_run(folder: Path, below: Sequence[Path] = ()) -> RunMemory:
         for path in sorted(folder.glob(f"rank_*/{RAN_OUT}"))[:_MOST_RANKS]
         if (number := path.parent.name.removeprefix("rank_")).isdecimal() and int(number) not in known
     ]
-    recorded = _recorded(folder, uses)
+    recorded = None
+    with contextlib.suppress(InputError):  # no traces are there
+        recorded = recorded_memory_of(discover(str(folder)), uses)
     others = tuple(_others(folder, below))
     if not (uses or ran_out or snapshots or recorded or others):
         if problems:
@@ -115,10 +117,3 @@ def _others(folder: Path, below: Sequence[Path]) -> Iterator[tuple[str, tuple[De
     for path in islice(filter(Path.is_file, files), _MOST_SNAPSHOTS):
         with contextlib.suppress(InputError):
             yield path.relative_to(folder).as_posix(), read_snapshot(path)
-
-
-def _recorded(folder: Path, uses: tuple[MemoryUse, ...]) -> tuple[int, StepMemory] | None:
-    try:
-        return recorded_memory_of(discover(str(folder)), uses)
-    except InputError:  # no traces are there
-        return None

@@ -62,24 +62,19 @@ class ModuleNames:
             self._handles.pop().remove()
 
     def _enter(self, module: nn.Module, _: Any) -> None:
-        if (name := self._names.get(id(module))) is None:
-            name = self._learn(module)
+        if id(module) not in self._names:
+            self._roots.add(id(module))
+            for path, part in module.named_modules():
+                self._names[id(part)] = ".".join(word for word in path.split(".") if word not in _WRAPPERS)
         if not self._depth and id(module) in self._roots:
             self._seen(module)
             self._roots.discard(id(module))
         self._depth += 1
-        self._tracker.enter_module(name)
+        self._tracker.enter_module(self._names[id(module)])
 
     def _leave(self, module: nn.Module, *_: Any) -> None:
         self._depth = max(0, self._depth - 1)
         self._tracker.leave_module(self._names.get(id(module), ""))
-
-    def _learn(self, root: nn.Module) -> str:
-        self._roots.add(id(root))
-        for path, module in root.named_modules():
-            parts = [part for part in path.split(".") if part not in _WRAPPERS]
-            self._names[id(module)] = ".".join(parts)
-        return self._names[id(root)]
 
 
 _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")

@@ -70,7 +70,14 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __enter__(self) -> Tracker:
         self._entered += 1
         if self._entered == 1:
-            self._watch_resizing()
+            resize = self._resize = torch.UntypedStorage.resize_
+
+            def watched(storage: torch.UntypedStorage, size: int) -> Any:
+                result = resize(storage, size)
+                self._resized(storage)
+                return result
+
+            torch.UntypedStorage.resize_ = watched  # type: ignore[method-assign, assignment]  # no op: no mode sees it
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -79,16 +86,6 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not self._entered:
             torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
         super().__exit__(*error)  # type: ignore[no-untyped-call]
-
-    def _watch_resizing(self) -> None:
-        resize = self._resize = torch.UntypedStorage.resize_
-
-        def watched(storage: torch.UntypedStorage, size: int) -> Any:
-            result = resize(storage, size)
-            self._resized(storage)
-            return result
-
-        torch.UntypedStorage.resize_ = watched  # type: ignore[method-assign, assignment]  # no op, so no mode sees it
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
@@ -99,7 +96,10 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if func is not torch.ops.aten._local_scalar_dense.default:
                 raise
             self.values_read += 1
-            return _value_of(args[0]) if id(args[0].untyped_storage()) not in self._doubts else 0
+            tensor = args[0]
+            if id(tensor.untyped_storage()) in self._doubts:
+                return 0
+            return True if tensor.dtype is torch.bool else 1.0 if tensor.is_floating_point() else 1
         if self.paused:
             return result
         seen = False
@@ -203,9 +203,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What is allocated inside and stays are the buckets of DDP."""
         begin = len(self.events)
         yield
-        self._buckets = [made for made, new in self.events[begin:] if new and made.size]
         gone = {id(made) for made, new in self.events[begin:] if not new}
-        self._buckets = [made for made in self._buckets if id(made) not in gone]
+        self._buckets = [made for made, new in self.events[begin:] if new and made.size and id(made) not in gone]
         for bucket in self._buckets:
             bucket.category = Category.GRADIENTS
 
@@ -265,9 +264,3 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
             module.register_forward_pre_hook(enter, prepend=True)
             module.register_forward_hook(leave, always_call=True)  # a checkpoint's second forward stops early
-
-
-def _value_of(tensor: Tensor) -> bool | int | float:
-    if tensor.dtype is torch.bool:
-        return True
-    return 1.0 if tensor.is_floating_point() else 1

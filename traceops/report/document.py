@@ -64,8 +64,11 @@ def load_object(path: str) -> Any:
 def report_file(path: str) -> str | None:
     """The report.json that a path names: itself, or the one in a folder without traces. None for all else."""
     local = None if is_remote(path) else Path(path)
-    if local is not None and local.is_dir() and not _has_traces(local) and (local / "report.json").is_file():
-        path = str(local / "report.json")
+    if local is not None and local.is_dir() and (local / "report.json").is_file():
+        traces = (local / "run.json").is_file() or any(
+            any(local.glob(pattern)) for pattern in ("**/*trace.json*", f"**/*{SUFFIX}")
+        )
+        path = path if traces else str(local / "report.json")
     named = path.endswith("report.json") or (path.endswith((".json", ".json.gz")) and _is_report(path))
     return path if named else None
 
@@ -104,11 +107,6 @@ def _known(value: Any) -> Any:
         except (msgspec.ValidationError, OverflowError, RecursionError, UnicodeError):
             known[key] = None
     return known
-
-
-def _has_traces(folder: Path) -> bool:
-    patterns = ("**/*trace.json*", f"**/*{SUFFIX}")
-    return (folder / "run.json").is_file() or any(any(folder.glob(pattern)) for pattern in patterns)
 
 
 def _is_report(path: str) -> bool:

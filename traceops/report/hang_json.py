@@ -29,23 +29,13 @@ def hang_document(
     diagnosis: Diagnosis, findings: Sequence[Finding], checks: Sequence[Check]
 ) -> json_types.HangDocument:
     """What hang.json holds."""
-    evidence = diagnosis.evidence
     missing = unknown_ranks(diagnosis)
     hosts = sorted({status.host for status in diagnosis.ranks if status.host})
-    present, listed = tuple(known_ranks(diagnosis)), first_ranks(missing, MOST_MISSING)
-    return json_types.HangDocument(
-        run=copied(
-            json_types.HangRun,
-            evidence,
-            ranks_present=present,
-            ranks_missing=listed,
-            ranks_missing_runs=missing,
-            hosts=tuple(hosts),
-        ),
-        hang=hang_json(diagnosis),
-        findings=tuple(findings),
-        checks=tuple(checks),
-    )
+    run = copied(
+        json_types.HangRun, diagnosis.evidence, ranks_present=tuple(known_ranks(diagnosis)),
+        ranks_missing=first_ranks(missing, MOST_MISSING), ranks_missing_runs=missing, hosts=tuple(hosts),
+    )  # fmt: skip
+    return json_types.HangDocument(run=run, hang=hang_json(diagnosis), findings=tuple(findings), checks=tuple(checks))
 
 
 def hang_json(diagnosis: Diagnosis) -> json_types.HangJson:

@@ -43,6 +43,7 @@ from traceops.runs.scale import LostPart, PredictionRow, ScaleDocument, SizeRow
 from traceops.runs.sweep import LedgerDifference, PointRow, SweepDocument, SweepTrial
 
 FOLDER = Path(__file__).parent
+_URN = "urn:traceops:{}.schema.json"
 
 
 @dataclass(frozen=True)
@@ -131,8 +132,6 @@ DOCUMENTS: dict[str, SchemaDocument] = {
     ),
 }  # fmt: skip
 
-_URN = "urn:traceops:{}.schema.json"
-
 
 def schema_path(name: str) -> Path:
     """Where the schema of the document `name` lies."""
@@ -177,16 +176,11 @@ def _say(part: dict[str, Any], cls: Any, *, closed: bool) -> None:
         if field.name in meant:
             part["properties"][field.encode_name]["description"] = meant[field.name]
     sparse = getattr(getattr(cls, "__struct_config__", None), "omit_defaults", False)
-    part["required"] = [
-        field.encode_name for field in info.fields if field.required or not (sparse or _is_unset(field))
-    ]
+    # Left out by default: `inspect` shows neither UNSET nor its type.
+    unset = {f.name for f in info.fields if f.default is msgspec.NODEFAULT and f.default_factory is msgspec.NODEFAULT}
+    part["required"] = [f.encode_name for f in info.fields if f.required or not (sparse or f.name in unset)]
     if closed:
         part["additionalProperties"] = False
-
-
-def _is_unset(field: inspect.Field) -> bool:
-    """A field that is left out by default: `inspect` shows neither UNSET nor its type."""
-    return not field.required and field.default is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT
 
 
 def _classes(top: Any) -> dict[str, Any]:

@@ -252,7 +252,7 @@ def method(comparison: Comparison) -> list[tuple[str, str]]:
     """How it was compared: pairs of a label and what it was."""
     facts = [("Base", side_text(comparison.base)), ("Head", side_text(comparison.head))]
     facts.append(("Captures", say("method", paired=comparison.paired)))
-    facts.append(("Confidence level", f"{100 * comparison.confidence:g} %"))
+    facts.append(("Confidence", f"{100 * comparison.confidence:g} %"))
     for metric in known(comparison.gated):
         if found := found_text(metric, comparison.power):
             facts.append((f"{metric.label}, sensitivity", found))
