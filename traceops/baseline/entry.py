@@ -85,14 +85,11 @@ def key_of(run: Run, *, branch: str | None = None, name: str | None = None) -> K
     config = training.get("config")  # our runner keeps its options one level down
     training = {**(config if isinstance(config, Mapping) else {}), **training}
     return Key(
-        model=_word(name) if name else _model(training),
-        world_size=_word(run.world_size),
-        gpu=_word(run.device),
-        topology=_topology(run),
-        strategy=_word(run.strategy or training.get("strategy")),
+        model=_word(name) if name else _model(training), world_size=_word(run.world_size), gpu=_word(run.device),
+        topology=_topology(run), strategy=_word(run.strategy or training.get("strategy")),
         precision=_word(training.get("precision") or training.get("dtype")),
         branch=_word(branch or (run.git.branch if run.git else None)),
-    )
+    )  # fmt: skip
 
 
 def _model(training: Mapping[str, Any]) -> str:
@@ -264,14 +261,9 @@ def decode(url: str, data: bytes) -> StoredReport:
 
 def _entry(document: EntryDocument, url: str = "") -> Entry:
     return Entry(
-        key=document.key,
-        url=url,
-        saved_ns=document.saved_ns,
-        started_ns=document.started_ns,
-        commit=document.commit,
-        dirty=document.dirty,
-        source=document.source,
-    )
+        key=document.key, url=url, saved_ns=document.saved_ns, started_ns=document.started_ns, commit=document.commit,
+        dirty=document.dirty, source=document.source,
+    )  # fmt: skip
 
 
 def _unpacked(url: str, data: bytes) -> Any:

@@ -117,16 +117,10 @@ class Trainings(Struct):
             recorded = manifest.get("profiled_step_ms")
             step = mean_step_ms(plan.out, manifest) or (recorded if is_step_time(recorded) else None)
         trial = SweepTrial(
-            point=point,
-            repeat=repeat,
-            folder=folder,
-            status="hung" if code == 124 else status,
-            exit_code=code,
-            seconds=round(time.monotonic() - began, 3),
-            reason="" if status == "finished" else _reason(plan.out, code),
-            step_ms=step,
-            samples_per_s=round(1e3 * samples / step, 3) if step and samples else None,
-        )
+            point=point, repeat=repeat, folder=folder, status="hung" if code == 124 else status, exit_code=code,
+            seconds=round(time.monotonic() - began, 3), reason="" if status == "finished" else _reason(plan.out, code),
+            step_ms=step, samples_per_s=round(1e3 * samples / step, 3) if step and samples else None,
+        )  # fmt: skip
         self.trials.append(trial)
         self._save()
         return trial

@@ -34,19 +34,19 @@ def main(args: argparse.Namespace) -> int:
     if args.once or not console.is_terminal:
         console.print(screen(read_state(out) or {}, sort=args.sort, card=_card(out), rows=64))
         return 0
-    with suppress(KeyboardInterrupt), _keys() as key_of:
-        _show(out, console, args.sort, key_of)
+    with suppress(KeyboardInterrupt), _keys_at_once():
+        _show(out, console, args.sort)
     return 0
 
 
-def _show(out: Path, console: Console, sort: str, key_of: KeyReader) -> None:
+def _show(out: Path, console: Console, sort: str) -> None:
     state: dict[str, object] = {}
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             state = read_state(out) or state
             rows = max(console.height - _OTHER_LINES, 4)
             live.update(screen(state, sort=sort, card=_card(out), rows=rows), refresh=True)
-            if (key := key_of(_EVERY_S)) == "q":
+            if (key := _key_within(_EVERY_S)) == "q":
                 return
             if key == "s":
                 sort = SORTS[(SORTS.index(sort) + 1) % len(SORTS)]
@@ -60,27 +60,24 @@ def _show(out: Path, console: Console, sort: str, key_of: KeyReader) -> None:
                 )  # fmt: skip
 
 
-class KeyReader:
-    """The next key within some seconds; without a terminal none."""
-
-    def __call__(self, seconds: float) -> str | None:
-        if not sys.stdin.isatty():
-            time.sleep(seconds)
-            return None
-        ready, _, _ = select.select([sys.stdin], [], [], seconds)
-        return sys.stdin.read(1) if ready else None
+def _key_within(seconds: float) -> str | None:
+    """The next key; without a terminal none."""
+    if not sys.stdin.isatty():
+        time.sleep(seconds)
+        return None
+    ready, _, _ = select.select([sys.stdin], [], [], seconds)
+    return sys.stdin.read(1) if ready else None
 
 
 @contextmanager
-def _keys() -> Iterator[KeyReader]:
-    """Have keys come at once, until the end."""
+def _keys_at_once() -> Iterator[None]:
     if not sys.stdin.isatty():
-        yield KeyReader()
+        yield
         return
     before = termios.tcgetattr(sys.stdin)
     tty.setcbreak(sys.stdin)
     try:
-        yield KeyReader()
+        yield
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from traceops.capture.schedule import STEP_ON, Schedule
@@ -14,17 +15,19 @@ RECORDING = ("record_shapes", "with_stack", "profile_memory", "with_flops", "wit
 STEPS = ("skip_first", "unprofiled", "warmup", "active", "repeat")
 
 
-def _seconds(text: str) -> float:
-    """Seconds from 0. Raises ArgumentTypeError."""
+def _number(text: str, must_be: str, *, zero: bool) -> float:
+    """From 0, or above. Raises ArgumentTypeError."""
     try:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError("must be a number of seconds, 0 or more")
+    if not 0 <= value < float("inf") or (value == 0 and not zero):
+        raise argparse.ArgumentTypeError(f"must be {must_be}")
     return value
 
 
+_seconds = partial(_number, must_be="a number of seconds, 0 or more", zero=True)
+_samples = partial(_number, must_be="a number above 0, for example 5e9", zero=False)
 _LAUNCH = Group("launch", (
     option("--nproc", type=int, metavar="N"),
     option("--nnodes", type=int, default=1, metavar="N"),
@@ -110,18 +113,6 @@ SWEEP = Command(
     ),
     extend=add_training_arguments,
 )
-
-
-def _samples(text: str) -> float:
-    """5000000000 or 5e9. Raises ArgumentTypeError for what is no number above 0."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError("must be a number above 0, for example 5e9")
-    return number
-
 
 SCALE = Command(
     "scale",

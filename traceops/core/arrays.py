@@ -411,12 +411,10 @@ def _together(bars: Bars, groups: Int) -> Bars:
     first = np.concatenate(([True], groups[1:] != groups[:-1])).nonzero()[0]
     longest = (np.minimum(bars.end - bars.start, _LONGEST) << _NAME_BITS) + bars.name
     return Bars(
-        bars.start[first],
-        bars.end[np.append(first[1:], len(groups)) - 1],
-        np.maximum.reduceat(longest, first) & (1 << _NAME_BITS) - 1,
-        np.add.reduceat(bars.count, first),
+        bars.start[first], bars.end[np.append(first[1:], len(groups)) - 1],
+        np.maximum.reduceat(longest, first) & (1 << _NAME_BITS) - 1, np.add.reduceat(bars.count, first),
         np.add.reduceat(bars.busy, first),
-    )
+    )  # fmt: skip
 
 
 def far_from_median(series: NDArray[np.float64]) -> NDArray[np.intp]:

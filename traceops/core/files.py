@@ -185,16 +185,13 @@ def _is_believed(status: os.stat_result, believed: set[int]) -> bool:
 
 @functools.cache
 def _user_ids(text: str) -> frozenset[int]:
-    return frozenset(_user_id(name.strip()) for name in text.split(",") if name.strip())
-
-
-def _user_id(name: str) -> int:
-    if name.isascii() and name.isdigit():
-        return int(name)
-    try:
-        return pwd.getpwnam(name).pw_uid
-    except KeyError:
-        raise UsageError(f"{TRUST}: this machine knows no user {name!r}; give user names or ids") from None
+    ids = set()
+    for name in filter(None, map(str.strip, text.split(","))):
+        try:
+            ids.add(int(name) if name.isascii() and name.isdigit() else pwd.getpwnam(name).pw_uid)
+        except KeyError:
+            raise UsageError(f"{TRUST}: this machine knows no user {name!r}; give user names or ids") from None
+    return frozenset(ids)
 
 
 # The cache folder, which the user can move, empty or turn off.

@@ -79,23 +79,14 @@ class Rule(Struct, frozen=True):
         if not evidence:
             raise ValueError(f"{self.id}: a finding needs evidence")
         return Finding(
-            rule=self.id,
-            severity=severity,
-            confidence=confidence,
-            title=self.title,
-            message=claim if isinstance(claim, str) else claim.message(),
-            evidence=tuple(evidence),
-            ranks=tuple(ranks),
-            steps=tuple(steps),
-            impact_ms=impact_ms,
-            cause=cause,
+            rule=self.id, severity=severity, confidence=confidence, title=self.title,
+            message=claim if isinstance(claim, str) else claim.message(), evidence=tuple(evidence), ranks=tuple(ranks),
+            steps=tuple(steps), impact_ms=impact_ms, cause=cause,
             advice=self.advice_for(cause if computes_longer is UNSET else computes_longer),
-            computes_longer=computes_longer,
-            role=role,
-            kind=UNSET if isinstance(claim, str) else claim.kind,
+            computes_longer=computes_longer, role=role, kind=UNSET if isinstance(claim, str) else claim.kind,
             headline=UNSET if isinstance(claim, str) else claim.headline(),
             facts=UNSET if isinstance(claim, str) else claim.facts(),
-        )
+        )  # fmt: skip
 
     def verdict(self, *findings: Finding, clear: str = "", not_evaluated: str = "") -> Verdict:
         """The findings, or, where there are none, why the rule was not evaluated or else is clear."""

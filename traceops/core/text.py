@@ -8,7 +8,7 @@ import io
 import os
 import re
 import textwrap
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache, wraps
 from itertools import islice
 from pathlib import Path
@@ -248,8 +248,9 @@ def closest(word: str, there: Iterable[str]) -> str | None:
     too many, too few, another one or two in turn: one in four letters, and fewer than to any other name.
     """
     names, wanted = list(there), _plain(word)
-    if (name := _called_otherwise(word, names)) is not None:
-        return name
+    for name, also in texts("also", "names").items():
+        if name.partition(" ")[0] in names and (word in also.split() or wanted in map(_plain, also.split())):
+            return name
     plain = {_plain(name): name for name in names}
     if (slip := _slip(wanted, plain)) is not None:
         return plain[slip]
@@ -278,13 +279,6 @@ def _slips(word: str, other: str) -> int:
                 row[-1] = min(row[-1], before[to - 1] + 1)
         before, last = last, row
     return last[-1]
-
-
-def _called_otherwise(word: str, names: Collection[str]) -> str | None:
-    for name, also in texts("also", "names").items():
-        if name.partition(" ")[0] in names and (word in also.split() or _plain(word) in map(_plain, also.split())):
-            return name
-    return None
 
 
 def _plain(word: str) -> str:

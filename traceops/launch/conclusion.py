@@ -51,14 +51,8 @@ def step_lines(ranks: Sequence[RankManifest]) -> list[str]:
         steps = sum(one.step_ends.values())
         seldom = seldom_in(steps, one.steps_within)
         parts = [name for name in within if name not in ends and name not in seldom]
-        clauses = [
-            _text(
-                "step_ends",
-                on=None if len(alike) == 1 else who([rank.rank for rank in ranks_alike]),
-                ends=" or ".join(ends),
-                parts=parts,
-            )
-        ]
+        on = None if len(alike) == 1 else who([rank.rank for rank in ranks_alike])
+        clauses = [_text("step_ends", on=on, ends=" or ".join(ends), parts=parts)]
         for name in seldom:
             clauses.append(_text("seldom", another=name in ends, name=name, runs=one.steps_within[name], steps=steps))
         # What other threads of these ranks did, which is no step.

@@ -53,18 +53,11 @@ def write_run(plan: Plan, env: Mapping[str, str], started: int, run: EndedRun | 
     """Write it, as far as is known: without `run`, that it has begun. started: Unix time, ns."""
     ranks = [] if run is None else list(run.ranks)
     document = merge(
-        ranks,
-        name=plan.name,
-        command=["traceops", *sys.argv[1:]],
-        argv=plan.trains if plan.checkout is None else plan.checkout.argv,
-        environment=environment_that_matters(env),
-        versions=software_versions(),
-        git=git_state(Path.cwd()) if plan.checkout is None else plan.checkout.git,
-        world_size=plan.cluster.world_size,
-        nnodes=plan.cluster.nnodes,
-        started_ns=started,
-        ended_ns=None if run is None else time.time_ns(),
-        status="running" if run is None else run.status,
+        ranks, name=plan.name, command=["traceops", *sys.argv[1:]],
+        argv=plan.trains if plan.checkout is None else plan.checkout.argv, environment=environment_that_matters(env),
+        versions=software_versions(), git=git_state(Path.cwd()) if plan.checkout is None else plan.checkout.git,
+        world_size=plan.cluster.world_size, nnodes=plan.cluster.nnodes, started_ns=started,
+        ended_ns=None if run is None else time.time_ns(), status="running" if run is None else run.status,
         exit_code=None if run is None else run.code,
         failed_rank=None if run is None or run.failure is None else run.failure.rank,
         failures=() if run is None else run.early,
@@ -73,7 +66,7 @@ def write_run(plan: Plan, env: Mapping[str, str], started: int, run: EndedRun | 
         signal=None if run is None or run.ended.signal is None else signal.Signals(run.ended.signal).name,
         launcher=msgspec.to_builtins(Launcher.this()),
         not_recorded=[asdict(one) for one in unrecorded_here(plan, ranks)],
-    )
+    )  # fmt: skip
     write_json(plan.out / "run.json", asdict(document))
 
 

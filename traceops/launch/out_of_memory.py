@@ -47,7 +47,10 @@ def report_out_of_memory(plan: Plan, crash: Crash, screen: Screen) -> None:
     if (config := _config(plan)) is None:
         rank = first.rank if first is not None else min(crash.ranks, default=0)
         less = [] if first is None else describe_less(first, plan.cluster.world_size)
-        _show([*less, _of_script(plan, capacity, rank)], screen)
+        of_rank = ["--rank", str(rank)] if rank else []
+        command = shlex.join(["traceops", "memory", "--nproc", str(plan.cluster.world_size), *of_rank])
+        words = _text("try_script", command=command, capacity=_size(capacity), trains=shlex.join(plan.trains))
+        _show([*less, text(words, indent=(2, 2))], screen)
     elif capacity is not None and config.strategy not in NOT_FAKED:
         screen.say(_text("estimating"))
         _show(_fits(config, plan.cluster.world_size, capacity), screen)
@@ -93,13 +96,6 @@ def _estimated(asked: EstimateRequest, limit_s: float) -> MemoryEstimate:
             return estimate(asked, helper, within_s=_WITHIN_S)
         finally:
             timer.cancel()
-
-
-def _of_script(plan: Plan, capacity: int | None, rank: int) -> Block:
-    words = ["traceops", "memory", "--nproc", str(plan.cluster.world_size)]
-    command = shlex.join([*words, "--rank", str(rank)] if rank else words)
-    trains = shlex.join(plan.trains)
-    return text(_text("try_script", command=command, capacity=_size(capacity), trains=trains), indent=(2, 2))
 
 
 def _size(capacity: int | None) -> str:

@@ -164,13 +164,9 @@ def settle(out: Path, logs: Path | None) -> None:
     own: dict[str, Any] = {key: begun[key] for key in kept}
     own |= {key: begun.get(key) for key in ("settings", "fallback", "launcher")}
     merged = merge(
-        ranks,
-        **own,
-        versions={key: begun[key] for key in ("traceops_version", "python_version", "torch_version")},
-        ended_ns=time.time_ns(),
-        status=CUT_SHORT,
-        notes=[_text("launcher_killed")],
-    )
+        ranks, **own, versions={key: begun[key] for key in ("traceops_version", "python_version", "torch_version")},
+        ended_ns=time.time_ns(), status=CUT_SHORT, notes=[_text("launcher_killed")],
+    )  # fmt: skip
     write_json(out / "run.json", asdict(merged))
     if logs is not None:
         collect_logs(out, logs, ranks, host())

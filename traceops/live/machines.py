@@ -210,12 +210,8 @@ class _Metric(ctypes.Structure):
 
 class _Get(ctypes.Structure):
     _fields_ = (
-        ("version", c_uint),
-        ("count", c_uint),
-        ("before", c_void_p),
-        ("after", c_void_p),
-        ("metrics", _Metric * _MOST),
-    )
+        ("version", c_uint), ("count", c_uint), ("before", c_void_p), ("after", c_void_p), ("metrics", _Metric * _MOST),
+    )  # fmt: skip
 
 
 class _Support(ctypes.Structure):

@@ -293,21 +293,14 @@ class Monitor:
         job = self.job
         gpus = self._sources.machines.gpus()
         return {
-            "format": 1,
-            "run": self._out.name,
-            "pid": os.getpid(),
-            "time_ns": now_ns,
-            "began_ns": int(1e9 * self._began),
-            "ended": job.ended,
-            "slow": job.slow,
-            "goodput": job.goodput.part,
+            "format": 1, "run": self._out.name, "pid": os.getpid(), "time_ns": now_ns,
+            "began_ns": int(1e9 * self._began), "ended": job.ended, "slow": job.slow, "goodput": job.goodput.part,
             "seconds": {part: round(value, 3) for part, value in job.goodput.seconds.items()},
             "windows": self._trigger.windows,
             "ranks": [_of_rank(state, now_ns) for _, state in sorted(job.ranks.items())],
             "gpus": [{name: value for name, value in asdict(gpu).items() if name != "ms"} for gpu in gpus],
-            "activity": self.activity,
-            "events": list(self.events)[-20:],
-        }
+            "activity": self.activity, "events": list(self.events)[-20:],
+        }  # fmt: skip
 
 
 def _of_rank(state: RankState, now_ns: int) -> dict[str, Any]:

@@ -65,17 +65,10 @@ def _interface(folder: Path, routes: dict[str, bool], addressed: Collection[str]
     speed = number(folder / "speed")
     name = folder.name
     return Interface(
-        name,
-        number(folder / "ifindex") or 0,
-        up and state not in ("down", "lowerlayerdown", "notpresent", "dormant"),
-        name == "lo" or name in addressed,
-        speed if speed is not None and speed > 0 else None,
-        number(folder / "mtu"),
-        exists(folder / "device") or bool(ports),
-        routes.get(name, False),
-        ports,
-        down,
-    )
+        name, number(folder / "ifindex") or 0, up and state not in ("down", "lowerlayerdown", "notpresent", "dormant"),
+        name == "lo" or name in addressed, speed if speed is not None and speed > 0 else None, number(folder / "mtu"),
+        exists(folder / "device") or bool(ports), routes.get(name, False), ports, down,
+    )  # fmt: skip
 
 
 class Choice(Struct, frozen=True):
@@ -177,24 +170,17 @@ def _device(folder: Path) -> Rdma:
         slot = ""
     numa = number(device / "numa_node")
     # Read a device's PCIe link from its folder in /sys; None where it has none, as in virtual machines.
-    generation, most = (_generation(text(device / f"{which}_link_speed")) for which in ("current", "max"))
+    speeds = (text(device / f"{which}_link_speed") or "" for which in ("current", "max"))
+    rates = (re.match(r"\d{1,3}(\.\d)?(?= GT/s)", speed) for speed in speeds)
+    generation, most = (_GENERATIONS.get(float(match[0])) if match else None for match in rates)
     lanes = [number(device / f"{which}_link_width") or 0 for which in ("current", "max")]
     width, widest = (count if 0 < count <= _WIDEST else None for count in lanes)
     link_ = Pcie(generation, width, most, widest)
     return Rdma(
-        folder.name,
-        tuple(_port(port) for port in entries(folder / "ports") if port.name.isdigit()),
-        text(folder / "hca_type") or None,
-        link(device / "driver"),
-        numa if numa is not None and numa >= 0 else None,
-        normal_bus_id(slot),
-        None if link_ == Pcie() else link_,
-    )
-
-
-def _generation(speed: str | None) -> int | None:
-    match = re.match(r"\d{1,3}(\.\d)?(?= GT/s)", speed or "")
-    return _GENERATIONS.get(float(match[0])) if match else None
+        folder.name, tuple(_port(port) for port in entries(folder / "ports") if port.name.isdigit()),
+        text(folder / "hca_type") or None, link(device / "driver"), numa if numa is not None and numa >= 0 else None,
+        normal_bus_id(slot), None if link_ == Pcie() else link_,
+    )  # fmt: skip
 
 
 def _port(folder: Path) -> Port:
@@ -206,13 +192,10 @@ def _port(folder: Path) -> Port:
             gids.append((int(entry.name), text(folder / "gid_attrs/types" / entry.name) or "", address))
     ends = (text(entry) for entry in entries(folder / "gid_attrs/ndevs"))
     return Port(
-        int(folder.name),
-        (text(folder / "state") or "").rpartition(": ")[2] or "unknown",
-        float(rate[0]) if rate else None,
-        text(folder / "link_layer") or None,
-        tuple(gids),
+        int(folder.name), (text(folder / "state") or "").rpartition(": ")[2] or "unknown",
+        float(rate[0]) if rate else None, text(folder / "link_layer") or None, tuple(gids),
         next((end for end in ends if end), None),
-    )
+    )  # fmt: skip
 
 
 def nics(devices: Sequence[Rdma]) -> tuple[Nic, ...]:

@@ -132,21 +132,15 @@ def read_platform(environ: Mapping[str, str], root: Path) -> PlatformFacts:
     release = re.match(r"(\d+)\.(\d+)", text(root / "proc/sys/kernel/osrelease") or "")
     new = release is not None and (int(release[1]), int(release[2])) >= _DMABUF_KERNEL
     return PlatformFacts(
-        _kind(environ, root),
-        sum(1 for entry in entries(root / "dev") if re.fullmatch(r"nvidia\d+", entry.name)),
-        len(gpus),
-        len(entries(root / "proc/driver/nvidia/gpus")),
-        tuple(one.name for one in gpus if (text(one / "iommu_group/type") or "").startswith("DMA")),
-        _redirecting(gpus),
+        _kind(environ, root), sum(1 for entry in entries(root / "dev") if re.fullmatch(r"nvidia\d+", entry.name)),
+        len(gpus), len(entries(root / "proc/driver/nvidia/gpus")),
+        tuple(one.name for one in gpus if (text(one / "iommu_group/type") or "").startswith("DMA")), _redirecting(gpus),
         any(exists(root / "sys" / path) for path in _PEER_MEMORY),
         new and "Open Kernel Module" in (text(root / "proc/driver/nvidia/version") or ""),
         sum(1 for entry in entries(root / "dev") if re.fullmatch(r"nvidia-nvswitch\d+", entry.name)),
-        any(
-            (text(one / "comm") or "").startswith(_FABRIC_MANAGER)
-            for one in entries(root / "proc")
-            if one.name.isdigit()
-        ),
-    )
+        any((text(one / "comm") or "").startswith(_FABRIC_MANAGER)
+            for one in entries(root / "proc") if one.name.isdigit()),
+    )  # fmt: skip
 
 
 def _kind(environ: Mapping[str, str], root: Path) -> str | None:
@@ -248,7 +242,8 @@ def read_software(environ: Mapping[str, str], root: Path) -> Software:
     folders = [folder for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder.startswith("/")]
     preloaded = [part for part in re.split(r"[\s:]+", environ.get("LD_PRELOAD", "")) if "libnccl" in part]
     inside = [str(Path(folder) / _LIBRARY) for folder in folders if exists(root / folder.lstrip("/") / _LIBRARY)]
-    wheels = tuple(sorted(_wheels()))
+    named = ((_WHEEL.fullmatch(one.metadata["Name"] or ""), one.version) for one in importlib.metadata.distributions())
+    wheels = tuple(sorted({(match[1], version) for match, version in named if match}))
     system = [str(Path("/") / folder / _LIBRARY) for folder in _SYSTEM if exists(root / folder / _LIBRARY)]
     return Software(
         platform.python_version(),
@@ -286,11 +281,6 @@ def parse_torch_version(source: str) -> tuple[str | None, str | None]:
         match = re.search(rf"^{name}(?:\s*:[^=\n]+)?\s*=\s*['\"]([\w.]+)['\"]", source, re.MULTILINE)
         found.append(match[1] if match else None)
     return found[0], found[1]
-
-
-def _wheels() -> set[tuple[str, str]]:
-    found = ((_WHEEL.fullmatch(one.metadata["Name"] or ""), one.version) for one in importlib.metadata.distributions())
-    return {(match[1], version) for match, version in found if match}
 
 
 def library_version(path: Path) -> str | None:
@@ -341,18 +331,12 @@ def read_limits(root: Path) -> Limits:
          if (value := number(folder / name)) is not None), None,
     )  # fmt: skip
     return Limits(
-        min((one for one in memory if one is not None), default=None),
-        used,
+        min((one for one in memory if one is not None), default=None), used,
         min((one for one in quotas if one is not None), default=None),
-        min((one for one in tasks if one is not None), default=None),
-        limits.get("Max locked memory"),
-        limits.get("Max open files"),
-        limits.get("Max processes"),
-        bool(int(capabilities or "0", 16) >> _IPC_LOCK & 1),
-        shm,
-        free,
-        sum(1 for entry in entries(root / "dev/shm") if entry.name.startswith("nccl-")),
-    )
+        min((one for one in tasks if one is not None), default=None), limits.get("Max locked memory"),
+        limits.get("Max open files"), limits.get("Max processes"), bool(int(capabilities or "0", 16) >> _IPC_LOCK & 1),
+        shm, free, sum(1 for entry in entries(root / "dev/shm") if entry.name.startswith("nccl-")),
+    )  # fmt: skip
 
 
 def field_of(status: str | None, name: str) -> str | None:

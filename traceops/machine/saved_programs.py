@@ -168,28 +168,22 @@ def read_programs(text: str) -> tuple[Outputs, tuple[str, ...]]:
     parts = None if smi is None or smi.gpus else _parts(text)
     nvlink = _links(text, of_links)
     read = Outputs(
-        smi=_smi(text, smi, problems, parts=parts is not None),
-        table=_table(text, smi, problems),
-        listed=_list(text, problems, said=bool(of_links)),
-        environment=parse_environment(text),
-        nvlink=nvlink,
-        p2p=_p2p(text, problems),
-        log=_log(text),
-        parts=parts,
+        smi=_smi(text, smi, problems, parts=parts is not None), table=_table(text, smi, problems),
+        listed=_list(text, problems, said=bool(of_links)), environment=parse_environment(text), nvlink=nvlink,
+        p2p=_p2p(text, problems), log=_log(text), parts=parts,
         fabric=None if smi is not None and smi.gpus else tuple(waiting(fabric_states(text))) or None,
-    )
+    )  # fmt: skip
     return read, (*problems, *of_links)
 
 
 def _parts(text: str) -> tuple[SmiGpu, ...] | None:
+    """The GPUs of an output that is cut off, where one of them is in trouble."""
     parts = parse_parts(text)
-    return parts if any(map(_in_trouble, parts)) else None
-
-
-def _in_trouble(gpu: SmiGpu) -> bool:
-    slow = any(one.endswith("slowdown") for one in gpu.reasons)
-    trouble = slow or gpu.uncorrectable or gpu.broken or gpu.pending or gpu.recovery
-    return bool(trouble) or gpu.compute_mode == "Prohibited"
+    for gpu in parts:
+        trouble = gpu.uncorrectable or gpu.broken or gpu.pending or gpu.recovery or gpu.compute_mode == "Prohibited"
+        if trouble or any(one.endswith("slowdown") for one in gpu.reasons):
+            return parts
+    return None
 
 
 def _smi(text: str, smi: Smi | None, problems: list[str], *, parts: bool) -> SmiOutput | None:

@@ -57,12 +57,9 @@ def read_stat(pid: int, proc: Path) -> Stat | None:
         begin, end = whole.index("("), whole.rindex(")")
         rest = whole[end + 2 :].split()
         return Stat(
-            whole[begin + 1 : end],
-            int(rest[1]),
-            (int(rest[11]) + int(rest[12])) * _TICK_MS,
-            int(rest[9]),
+            whole[begin + 1 : end], int(rest[1]), (int(rest[11]) + int(rest[12])) * _TICK_MS, int(rest[9]),
             int(rest[36]),
-        )
+        )  # fmt: skip
     except (OSError, ValueError, IndexError):
         return None
 
@@ -292,15 +289,11 @@ class Nvml:
         known = self._call("nvmlDeviceGetMemoryInfo", handle, byref(memory))
         used = self._call("nvmlDeviceGetUtilizationRates", handle, byref(use))
         return GpuNow(
-            self._number("nvmlDeviceGetClockInfo", handle, c_int(_SM_CLOCK)),
-            self._reasons(handle),
+            self._number("nvmlDeviceGetClockInfo", handle, c_int(_SM_CLOCK)), self._reasons(handle),
             None if power is None else power / 1000,
-            self._number("nvmlDeviceGetTemperature", handle, c_int(_GPU_TEMPERATURE)),
-            use.gpu if used else None,
-            memory.used if known else None,
-            self._processes(handle),
-            self._active(index, handle),
-        )
+            self._number("nvmlDeviceGetTemperature", handle, c_int(_GPU_TEMPERATURE)), use.gpu if used else None,
+            memory.used if known else None, self._processes(handle), self._active(index, handle),
+        )  # fmt: skip
 
     def close(self) -> None:
         """Let the driver go."""

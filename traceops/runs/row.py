@@ -71,30 +71,17 @@ def row_of(report: ReportBase, name: str, path: str, folder: str | None = None, 
     """The row of a run whose report is in `folder`, beside the table; `verdict` is what the report opens with."""
     run, summary = report.run, report.summary
     return RunRow(
-        name=name,
-        path=redact_text(path),
-        report=folder,
-        verdict=verdict,
-        started_ns=run.started_ns,
-        commit=run.git.commit if run.git else None,
-        strategy=run.strategy,
-        device=run.device,
-        ranks=run.world_size,
-        hosts=len(run.hosts) or None,
-        samples_per_step=run.samples_per_step,
-        step_ms=summary.own_step_ms,
+        name=name, path=redact_text(path), report=folder, verdict=verdict, started_ns=run.started_ns,
+        commit=run.git.commit if run.git else None, strategy=run.strategy, device=run.device, ranks=run.world_size,
+        hosts=len(run.hosts) or None, samples_per_step=run.samples_per_step, step_ms=summary.own_step_ms,
         step_profiled=summary.plain_ms is None and summary.own_step_ms is not None,
-        recorded_step_ms=summary.step_time_ms.typical,
-        samples_per_s=summary.samples_per_s,
-        tokens_per_s=summary.tokens_per_s,
-        mfu_pct=None if summary.flops is None else summary.flops.mfu_pct,
-        ledger_ms=summary.ledger_ms,
-        overlap_pct=summary.overlap_pct,
-        exposed_comm_ms=summary.exposed_comm_ms,
+        recorded_step_ms=summary.step_time_ms.typical, samples_per_s=summary.samples_per_s,
+        tokens_per_s=summary.tokens_per_s, mfu_pct=None if summary.flops is None else summary.flops.mfu_pct,
+        ledger_ms=summary.ledger_ms, overlap_pct=summary.overlap_pct, exposed_comm_ms=summary.exposed_comm_ms,
         collective_bytes=collective_bytes(report),
         peak_memory_bytes=max((r.peak_memory_bytes for r in report.ranks if r.peak_memory_bytes), default=None),
         findings=counted(report.findings),
-    )
+    )  # fmt: skip
 
 
 def without_report(name: str, path: str, problem: str) -> RunRow:

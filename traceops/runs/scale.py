@@ -251,17 +251,12 @@ def scale_document(
     best = min(rows, key=lambda row: row.rank_hours_per_million)
     kind = _kind_of([(capture.samples, capture.ranks) for capture in captures])
     return ScaleDocument(
-        name=name,
-        scaling=kind,
-        device=captures[0].report.run.device,
-        price=price,
-        best_value=best.ranks,
-        fastest=max(rows, key=lambda row: row.samples_per_s).ranks,
-        sizes=rows,
+        name=name, scaling=kind, device=captures[0].report.run.device, price=price, best_value=best.ranks,
+        fastest=max(rows, key=lambda row: row.samples_per_s).ranks, sizes=rows,
         predictions=tuple(_predictions(sizes, rows, ahead or (2 * rows[-1].ranks,), kind)),
         runs=tuple(row_of(capture.report, capture.name, capture.path) for capture in captures),
         notes=tuple(_notes(sizes, rows, kind)),
-    )
+    )  # fmt: skip
 
 
 _Measured = TypeVar("_Measured", MeasuredRun, TableRow)
@@ -293,14 +288,10 @@ def table_document(
             predicted.append(_prediction(ranks, "trend", trend_rate(known, ranks), [n for n, _ in known], made))
     batches = [(row.samples, row.ranks) for row in rows if row.samples is not None]
     return ScaleDocument(
-        name=name,
-        scaling=_kind_of(batches) if len(batches) == len(rows) else "unknown",
-        price=price,
+        name=name, scaling=_kind_of(batches) if len(batches) == len(rows) else "unknown", price=price,
         best_value=min(made, key=lambda row: row.rank_hours_per_million).ranks,
-        fastest=max(made, key=lambda row: row.samples_per_s).ranks,
-        sizes=made,
-        predictions=tuple(predicted),
-    )
+        fastest=max(made, key=lambda row: row.samples_per_s).ranks, sizes=made, predictions=tuple(predicted),
+    )  # fmt: skip
 
 
 def with_training(found: ScaleDocument, samples: float) -> ScaleDocument:
@@ -365,13 +356,10 @@ def _size_row(own: Sequence[MeasuredRun], base: Sequence[MeasuredRun], price: fl
     lost = None if own is base else lost_parts(own, base)
     hosts = [len(capture.report.run.hosts) for capture in own if capture.report.run.hosts]
     return replace(
-        row,
-        hosts=max(hosts, default=None),
-        samples_per_step=own[0].samples,
+        row, hosts=max(hosts, default=None), samples_per_step=own[0].samples,
         step_ms=statistics.fmean(capture.report.summary.own_step_ms or 0.0 for capture in own),
-        lost_ms=None if lost is None else lost[0],
-        lost=() if lost is None else lost[1],
-    )
+        lost_ms=None if lost is None else lost[0], lost=() if lost is None else lost[1],
+    )  # fmt: skip
 
 
 def _rated(own: Sequence[_Measured], base: Sequence[_Measured], price: float | None) -> SizeRow:
@@ -382,18 +370,12 @@ def _rated(own: Sequence[_Measured], base: Sequence[_Measured], price: float | N
     between = None if own is base else interval(rates, of_base, ranks / least)
     hours = ranks / rate * 1e6 / 3600
     return SizeRow(
-        ranks=ranks,
-        captures=len(rates),
-        samples_per_step=None,
-        samples_per_s=round(rate, 3),
-        step_ms=None,
-        speedup=round(rate / first, 4),
-        efficiency_pct=round(100 * rate / first * least / ranks, 2),
+        ranks=ranks, captures=len(rates), samples_per_step=None, samples_per_s=round(rate, 3), step_ms=None,
+        speedup=round(rate / first, 4), efficiency_pct=round(100 * rate / first * least / ranks, 2),
         low_pct=None if between is None else round(100 * between[0], 2),
-        high_pct=None if between is None else round(100 * between[1], 2),
-        rank_hours_per_million=round(hours, 6),
+        high_pct=None if between is None else round(100 * between[1], 2), rank_hours_per_million=round(hours, 6),
         cost_per_million=None if price is None else round(price * hours, 6),
-    )
+    )  # fmt: skip
 
 
 def _kind_of(batches: Sequence[tuple[float, int]]) -> ScalingKind:
@@ -457,14 +439,10 @@ def _prediction(
     """rate: predicted samples per second. rows: the measured sizes, with this one where it was measured."""
     own = next((row.samples_per_s for row in rows if row.ranks == ranks), None)
     return PredictionRow(
-        ranks=ranks,
-        from_ranks=tuple(from_ranks),
-        by=by,
-        samples_per_s=round(rate, 3),
+        ranks=ranks, from_ranks=tuple(from_ranks), by=by, samples_per_s=round(rate, 3),
         efficiency_pct=round(100 * rate / ranks / (rows[0].samples_per_s / rows[0].ranks), 2),
-        error_pct=None if own is None else round(100 * (rate / own - 1), 2),
-        leaves_host=leaves_host,
-    )
+        error_pct=None if own is None else round(100 * (rate / own - 1), 2), leaves_host=leaves_host,
+    )  # fmt: skip
 
 
 def _rates(

@@ -278,23 +278,16 @@ def sweep_document(
     ranked = sorted((place for place, rate in rates.items() if rate), key=lambda place: -rates[place])
     best = ranked[0] if ranked else None
     other = ranked[1] if len(ranked) > 1 else None
+    most = 0.0 if best is None else rates[best]
     return SweepDocument(
-        name=name,
-        command=state.command,
-        varied=tuple(points[0].words),
-        complete=found.complete,
+        name=name, command=state.command, varied=tuple(points[0].words), complete=found.complete,
         by_samples=bool(finished) and all(trial.samples_per_s for trial in finished),
-        best=None if best is None else points[best].label,
-        against=None if other is None else points[other].label,
+        best=None if best is None else points[best].label, against=None if other is None else points[other].label,
         told_apart=None if best is None or other is None else _decided(rows, trials, best, other),
         why=() if best is None or other is None else _why(rows, trials, best, other),
-        points=tuple(
-            _point_row(place, point, found, rates[place], rates[best] if best is not None else 0.0)
-            for place, point in enumerate(points)
-        ),
-        trials=trials,
-        runs=tuple(rows),
-    )
+        points=tuple(_point_row(place, point, found, rates[place], most) for place, point in enumerate(points)),
+        trials=trials, runs=tuple(rows),
+    )  # fmt: skip
 
 
 def _point_row(place: int, point: Point, found: SweepSearch, rate: float, most: float) -> PointRow:
@@ -309,16 +302,12 @@ def _point_row(place: int, point: Point, found: SweepSearch, rate: float, most: 
     elif not own:
         reason = texts("runs", "sweep")["no_time"]
     return PointRow(
-        label=point.label,
-        settings=point.words,
-        trained=len(finished),
-        failed=len(failed),
-        reason=reason,
+        label=point.label, settings=point.words, trained=len(finished), failed=len(failed), reason=reason,
         samples_per_s=stored(statistics.fmean(samples)) if samples else None,
         step_ms=stored(statistics.fmean(steps)) if steps else None,
         spread_pct=stored(100 * statistics.stdev(steps) / statistics.fmean(steps)) if len(steps) > 1 else None,
         behind_pct=stored(100 * (1 - rate / most)) if rate and most else None,
-    )
+    )  # fmt: skip
 
 
 def _decided(rows: Sequence[RunRow], trials: Sequence[SweepTrial], best: int, other: int) -> bool | None:
