@@ -119,11 +119,10 @@ def _scores(kernels: Kernels) -> list[_Scores]:
         if len(tensor.dims) >= 3 and tensor.dims[-1] >= _LEAST_KEYS and tensor.numel
     }
     found: dict[tuple[int, int, int], _Scores] = {}
-    for one in kernels.free(lambda one: one.work.product is not None and one.work.product.batch > 1):
-        product = one.work.product
-        assert product is not None
+    for one, product in kernels.free_products():
         shape = (product.batch, product.rows, product.columns)
-        if (math.prod(shape), product.rows, product.columns) in rows and not one.use.node:
+        read = (math.prod(shape), product.rows, product.columns) in rows
+        if read and product.batch > 1 and not one.use.node:
             found[shape] = _Scores(*shape, product.inner, product.dtype)
     return list(found.values())
 
@@ -254,9 +253,7 @@ def find_float64(kernels: Kernels) -> None:
 def find_misaligned(kernels: Kernels) -> None:
     """Products with rows that do not begin at multiples of 16 bytes, which kernels read element by element."""
     uses, saved, worst = [], 0.0, (0.0, 0)
-    for one in kernels.free(lambda one: one.work.product is not None):
-        product = one.work.product
-        assert product is not None
+    for one, product in kernels.free_products():
         odd = odd_side(product)
         if odd is None or product.smallest < _LEAST_SIDE or (product.dtype == "float" and one.unit != "tf32"):
             continue
@@ -437,15 +434,14 @@ def _least(one: Judged, unit: str, kernels: Kernels) -> float:
 def find_at_limit(kernels: Kernels) -> None:
     """Products of few rows that read their weights as fast as memory gives them: nothing to save on this GPU."""
     few = [
-        one
-        for one in kernels.free(lambda one: not one.use.node and one.work.product is not None)
-        if one.work.product is not None
-        and one.work.product.rows * one.work.product.batch <= _FEW_ROWS
-        and one.attainable_ns is not None
-        and one.attainable_ns > _AT_LIMIT * one.ns
-    ]
-    if few and time_of(few) >= _MOST_OF_ALL * kernels.busy_ns:
-        kernels.accept(few, max(one.work.product.rows for one in few if one.work.product is not None))
+        (one, product.rows)
+        for one, product in kernels.free_products()
+        if not one.use.node and product.rows * product.batch <= _FEW_ROWS
+        and one.attainable_ns is not None and one.attainable_ns > _AT_LIMIT * one.ns
+    ]  # fmt: skip
+    uses = [one for one, _ in few]
+    if few and time_of(uses) >= _MOST_OF_ALL * kernels.busy_ns:
+        kernels.accept(uses, max(rows for _, rows in few))
 
 
 def find_idle_processors(kernels: Kernels) -> None:

@@ -13,7 +13,7 @@ from traceops.compute.attainable import Gpu, attainable_ns, unit_of_use
 from traceops.compute.model import Cause, KernelTime, KernelWork, Loss, OperatorTime, Phase
 from traceops.compute.named import Unit
 from traceops.compute.uses import Launched, Place, Tensor, Use, Uses, find_uses
-from traceops.compute.work import Work, work_of
+from traceops.compute.work import Product, Work, work_of
 from traceops.core.arrays import Int
 
 
@@ -95,6 +95,10 @@ class Kernels(Struct):
     def free(self, wanted: Callable[[Judged], bool] = lambda _: True) -> list[Judged]:
         """What no cause has explained yet."""
         return [one for one in self.all if one.cause is None and wanted(one)]
+
+    def free_products(self) -> list[tuple[Judged, Product]]:
+        """Products that no cause has explained yet, with their shapes."""
+        return [(one, one.work.product) for one in self.free() if one.work.product is not None]
 
     def claim(
         self, cause: Cause, uses: Iterable[Judged], saved_ns: float, *, sizes: tuple[int, ...] = (),

@@ -390,9 +390,7 @@ def find_one_hot(kernels: Kernels) -> None:
     hot = _one_hot_rows(kernels)
     uses = []
     least = 0.0
-    for one in kernels.free(lambda one: one.work.product is not None):
-        product = one.work.product
-        assert product is not None
+    for one, product in kernels.free_products():
         left, right = product.left, product.right
         if any((t.numel, dim) in hot for t in (left, right) for dim in t.dims):
             uses.append(one)

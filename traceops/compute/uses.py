@@ -418,12 +418,8 @@ def _blocks(events: Events, row: int) -> int:
 
 
 def _inputs(events: Events, row: int) -> Inputs:
-    def text(column: NDArray[np.int32], texts: tuple[str, ...]) -> str:
-        return texts[column[row]] if column[row] >= 0 else ""
-
-    return read_inputs(
-        text(events.shape, events.shapes),
-        text(events.types, events.type_lists),
-        text(events.strides, events.stride_lists),
-        text(events.concrete, events.concrete_lists),
-    )
+    columns = (
+        (events.shape, events.shapes), (events.types, events.type_lists),
+        (events.strides, events.stride_lists), (events.concrete, events.concrete_lists),
+    )  # fmt: skip
+    return read_inputs(*(texts[column[row]] if column[row] >= 0 else "" for column, texts in columns))

@@ -129,11 +129,9 @@ class _Search(Struct):
 
 
 def try_changes(
-    situation: Situation,
-    attempt: Callable[[EnvironmentChange], TriedChange],
-    before_gbs: float | None,
+    situation: Situation, attempt: Callable[[EnvironmentChange], TriedChange], before_gbs: float | None,
     enough_gbs: float | None,
-) -> SearchResult:
+) -> SearchResult:  # fmt: skip
     """Try the changes that may help. attempt: runs a short job under a change, or raises NoTime. before_gbs: a large
     all-reduce's bus bandwidth as the environment is. enough_gbs: from here it is no longer slow; None where nobody
     knows what to expect."""

@@ -32,8 +32,6 @@ class Fabric(Struct, frozen=True):
         return any((self.machines, self.log, self.references, self.graphs, self.benchmarks, self.inspector))
 
 
-# Facts about a run that the rules of the fabric need besides its evidence.
-
 _MOST_HOSTS = 4
 
 

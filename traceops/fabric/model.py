@@ -9,8 +9,6 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-# One spelling for PCI bus ids, however a source writes them.
-
 _BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-9a-f]))?", re.IGNORECASE | re.ASCII)
 
 
@@ -160,7 +158,6 @@ class Reference(Struct, frozen=True):
 
 
 NicKind = Literal["IB", "RoCE", "EFA", "Ethernet", "other"]
-
 # First letters of a device's name. ``mlx5_0`` may be InfiniBand or RoCE: its name does not tell.
 _KINDS: tuple[tuple[tuple[str, ...], NicKind], ...] = (
     (("mlx5_bond", "roce", "bnxt_re", "irdma", "erdma", "mana_"), "RoCE"),  # ports of InfiniBand are not bonded so

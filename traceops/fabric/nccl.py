@@ -196,7 +196,6 @@ class NcclLog(Struct, frozen=True):
 
 # NCCL itself says that it has no network: it does not go on over another one.
 _NOTHING_LEFT: tuple[NetworkEventKind, ...] = ("no_interface", "no_network")
-
 _TO_SOCKETS = (("NCCL_IB_DISABLE", "1"), ("NCCL_NET", "SOCKET"))
 
 

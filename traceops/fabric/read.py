@@ -65,7 +65,6 @@ def _host_of_run(machine: Machine) -> str | None:
 
 _Device = TypeVar("_Device", Gpu, Nic)
 _Told = TypeVar("_Told", Gpu, Nic, Pcie, DevicePath)
-
 _OWN_LINKS = ("NV", "XGMI", "C2C")
 
 

@@ -20,8 +20,6 @@ from traceops.fabric.nccl import Benchmark, Communicator, NcclLog, Network
 from traceops.fabric.talks import is_inside, names_are_of_several
 
 MOST_CONNECTIONS = 200  # a job of 1,024 ranks has 100,000 and more
-
-
 # The first fields of a ConnectionJson, by which connections are alike.
 _Kind = tuple[str | None, str | None, bool | None, str, str, bool, int | None]
 
@@ -77,7 +75,6 @@ MOST_MACHINES = 32  # different ones
 MOST_ROWS = 200  # of settings, communicators, quotes
 MOST_HOSTS = 2000
 _MOST_MEASURED = 2000
-
 T = TypeVar("T")
 
 

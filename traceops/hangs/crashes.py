@@ -54,7 +54,6 @@ def _value(told: str) -> str | None:
 # The numbers in an out-of-memory message of torch, in the wordings of 1.x to 2.x, and what they come to.
 
 MemoryCause = Literal["fragmented", "full", "others", "outside", "outside_own", "too_large", "refused"]
-
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE = r"(\d{1,12}(?:\.\d{1,6})?) (bytes|KiB|MiB|GiB|TiB)"
 _PATTERNS = {
@@ -233,7 +232,6 @@ QUOTED = frozenset(kind.kind for kind in TABLE.kinds if "quoted" in kind.flags)
 LINES: tuple[tuple[LogKind, str, tuple[str, ...]], ...] = tuple(
     (msgspec.convert(line.kind, LogKind), line.has, line.but) for line in TABLE.lines
 )
-
 # What the name of the exception that ended a program says, where its message is of no kind above.
 _BY_EXCEPTION: tuple[tuple[CrashKind, tuple[str, ...]], ...] = (
     ("import_error", ("ImportError", "ModuleNotFoundError")),
@@ -287,7 +285,6 @@ def told_alone(text: str) -> bool:
 _ALONE_WORDS = (wording.words[0] for wording in WORDINGS if wording.kind in ALONE)
 # A block of a log without any of these tells of no crash: a word of each message of `ALONE`, and of each line.
 NEEDLES: tuple[bytes, ...] = tuple(dict.fromkeys(word.encode() for word in (*_ALONE_WORDS, *(x[1] for x in LINES))))
-
 _FAILURES = ("error", "memory", "cuda", "nccl", "connection")
 # What ranks raise because another is gone or the watchdog gave up.
 _ECHOES = (
@@ -297,8 +294,6 @@ _ECHOES = (
     "ProcessRaisedException", "ProcessExitedException", "EOFError", "ConnectionResetError", "DistStoreError",
     "Horovod has been shut down",
 )  # fmt: skip
-
-
 # What torch.load raises in a file that was cut, where it does not say so itself.
 _NO_WHOLE_FILE = (
     "OSError: [Errno 22]", "ValueError: negative seek", "_pickle.UnpicklingError", "zipfile.BadZipFile", "EOFError",
@@ -309,8 +304,6 @@ _OF_GPU: tuple[CrashKind, ...] = ("illegal_access", "launch_failure", "nccl_gpu"
 _HALF_HANDED_OVER = ("_pickle.UnpicklingError: pickle data was truncated", "EOFError")
 # The watchdog asks the GPU, and so is told of an error that a kernel of this process made.
 _THREAD_ENDED = "thread terminated with exception: "
-
-
 # An exception's own line, of what a rule for lines took first: 'RuntimeError: NCCL error in: …'.
 _RAISED = pattern(r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,80}(?:Error|Exception): ")
 # What the machine did to a process: Slurm says it at the end, and the kernel's log is often put after the job's.

@@ -29,7 +29,7 @@ from traceops.hangs.evidence import HangEvidence, LogEvent, LogKind
 from traceops.hangs.job import can_blame
 from traceops.hangs.json_types import RankState, RankStatus
 from traceops.hangs.model import Diagnosis, Root
-from traceops.hangs.positions import RankPosition, code_place, message_bytes, rank_positions
+from traceops.hangs.positions import Positions, code_place, message_bytes, rank_positions
 from traceops.hangs.readers.messages import ready_ranks
 from traceops.hangs.roots import (
     DIED,
@@ -67,7 +67,7 @@ class _Case(Struct, frozen=True):
     """What a diagnosis is made from: the evidence, each rank's position and activity, who died, and who waits."""
 
     evidence: HangEvidence
-    ranks: Mapping[int, RankPosition]
+    ranks: Positions
     activities: Mapping[int, StackActivity]
     dead: Mapping[int, Death]
     waits: Waits
@@ -272,7 +272,7 @@ def _status(case: _Case, rank: int, state: RankState) -> RankStatus:
     )
 
 
-def _not_evaluated(evidence: HangEvidence, ranks: Mapping[int, RankPosition]) -> dict[str, str]:
+def _not_evaluated(evidence: HangEvidence, ranks: Positions) -> dict[str, str]:
     """Rules that this evidence cannot decide, with the reason."""
     reasons: dict[str, str] = {}
     recorded = [position for position in ranks.values() if position.record.source == "flight recorder"]
@@ -290,7 +290,7 @@ def _not_evaluated(evidence: HangEvidence, ranks: Mapping[int, RankPosition]) ->
     return reasons
 
 
-def _notes(evidence: HangEvidence, ranks: Mapping[int, RankPosition]) -> tuple[str, ...]:
+def _notes(evidence: HangEvidence, ranks: Positions) -> tuple[str, ...]:
     missing = [rank for rank in evidence.everybody if rank not in evidence.records] if evidence.records else []
     wrapped = [
         rank for rank, position in ranks.items()

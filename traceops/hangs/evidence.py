@@ -16,7 +16,6 @@ LogKind = Literal[
     "timeout", "status", "mismatch", "missing", "error", "cuda", "nccl", "memory", "exit", "connection", "monitor",
     "trouble", "outlived", "passed", "ras", "inspector", "said", "idle",
 ]  # fmt: skip
-
 FEW_RANKS = 512  # so many are gone through whatever is known of them
 RANKS_A_KNOWN = 16  # and so many for each rank of which something is known
 

@@ -306,8 +306,6 @@ def _rows(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-# The rank that the name of a file tells, or of its folder.
-
 _RANK = re.compile(r"rank[_\-.]?(\d{1,7})", re.IGNORECASE)
 _LAST_NUMBER = re.compile(r"(\d{1,7})(?:\.[A-Za-z]\w*)*$")
 
@@ -334,7 +332,6 @@ def rank_of_text(path: Path, one_node: bool) -> int | None:
 
 _POOL_WORTH_BYTES = 16 << 20  # below this, starting processes takes longer than the work
 _AT_A_TIME = 8
-
 Dump = tuple[Path, int]
 Read = tuple[RankRecord | None, str]
 

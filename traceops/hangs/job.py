@@ -28,7 +28,6 @@ from traceops.traces.text_lines import holds_any, words_in
 # Ranks of one hanging job all stop calling collectives within their timeout, half an hour at most by default.
 _GAP_NS = 3600 * 10**9
 _LATEST = 16  # operations: they are in program order, so nearly in that of time
-
 Dropped = tuple[str, str]
 
 
@@ -127,7 +126,6 @@ def _possible(record: RankRecord) -> list[int]:
 _SLURM = re.compile(r"^slurm-(\d{1,18})(?:_(\d{1,9}))?(?=[._-])")
 _ATTEMPT = re.compile(r"^attempt_(\d{1,6})$")
 _PREVIOUS = re.compile(r"(?:^|[._-])prev(?:ious)?(?=[._-]|$)", re.IGNORECASE)
-
 Job = tuple[int, int]  # Slurm's numbers of the job and of the task of its array, -1 without
 
 
@@ -180,7 +178,6 @@ _MOST_CLAIMS = 64  # of one log: each rank says it
 # sizes: what an all-gather or reduce-scatter makes of its input. seen: the highest rank that anything names.
 WorldSource = Literal["run", "members", "log", "sizes", "seen"]
 _MOST_TRUSTED: tuple[WorldSource, ...] = ("run", "members", "log", "sizes", "seen")
-
 # What names the ranks of a job: torch, NCCL, Lightning, vLLM, DeepSpeed, the environment.
 _COUNTED = re.compile(
     rb"\b(?:global_|dist_)?(?:world[_ ]?size|WORLD_SIZE|num_processes|n_?[rR]anks)[\"']?"

@@ -18,7 +18,6 @@ from traceops.hangs.json_types import Carried, RankStatus
 # earlier: it has, and is still in an earlier operation; batch: it has, in one batch with others that do not end;
 # no_record: it left no record; cause: only a root explains the waiting.
 WaitReason = Literal["not_called", "not_recorded", "earlier", "batch", "no_record", "cause"]
-
 HOW_IT_ENDED = "how it ended"  # evidence of a process that did
 
 

@@ -86,10 +86,14 @@ class RankPosition:
         return bool(self.entered(group, sequence)) and (call is None or call not in self.pending)
 
 
+Positions = Mapping[int, RankPosition]  # by rank
+_Known = dict[tuple[tuple[int, ...] | None, str, str], ProcessGroup]  # by ranks, description and number
+
+
 def rank_positions(evidence: HangEvidence) -> dict[int, RankPosition]:
     """Every rank that has a record, by rank."""
     world = tuple(range(evidence.counted)) or None
-    known: dict[tuple[tuple[int, ...] | None, str, str], ProcessGroup] = {}
+    known: _Known = {}
     named = {rank: _groups(record, world, known) for rank, record in evidence.records.items()}
     with_p2p = {
         named[rank][name]
@@ -124,11 +128,7 @@ def _done_for_certain(
     return {group: sequence for group, sequence in done.items() if group not in rooted}
 
 
-def _groups(
-    record: RankRecord,
-    world: tuple[int, ...] | None,
-    known: dict[tuple[tuple[int, ...] | None, str, str], ProcessGroup],
-) -> dict[str, ProcessGroup]:
+def _groups(record: RankRecord, world: tuple[int, ...] | None, known: _Known) -> dict[str, ProcessGroup]:
     """This rank's name of each group -> the group; `known` are those met so far, and grows."""
     named: dict[str, ProcessGroup] = {}
     alike: dict[tuple[tuple[int, ...] | None, str], int] = defaultdict(int)

@@ -19,6 +19,7 @@ from traceops.hangs.json_types import Carried
 from traceops.hangs.model import Root, RootFacts, RootKind
 from traceops.hangs.positions import (
     Call,
+    Positions,
     ProcessGroup,
     RankPosition,
     by_signature,
@@ -35,9 +36,7 @@ HOST, MISMATCH, GPU, DIED, START, NETWORK = (
 )  # fmt: skip
 
 
-def _wanted(
-    ranks: Mapping[int, RankPosition], waits: Waits, explained: Collection[int]
-) -> tuple[dict[int, list[Call]], set[int]]:
+def _wanted(ranks: Positions, waits: Waits, explained: Collection[int]) -> tuple[dict[int, list[Call]], set[int]]:
     """What others wait in for each rank that waits for nobody, and those that certainly did not call it."""
     wanted: dict[int, list[Call]] = defaultdict(list)
     sure: set[int] = set()
@@ -51,11 +50,7 @@ def _wanted(
 
 
 def not_called(
-    ranks: Mapping[int, RankPosition],
-    waits: Waits,
-    explained: Collection[int],
-    inside: Collection[int],
-    away: Collection[int],
+    ranks: Positions, waits: Waits, explained: Collection[int], inside: Collection[int], away: Collection[int]
 ) -> list[Root]:
     """Ranks that wait for nobody and never called what others wait in: their hosts are elsewhere. inside: ranks whose
     stack shows them waiting for others, in something that no record holds: they are no root where the stack of another
@@ -91,14 +86,12 @@ def not_called(
     return roots
 
 
-def how_sure(group: ProcessGroup, ranks: Mapping[int, RankPosition]) -> Confidence:
+def how_sure(group: ProcessGroup, ranks: Positions) -> Confidence:
     """Where nothing tells a group's members, one name may stand for several groups."""
     return "low" if group.ranks is None else "high" if all_known(group, ranks) else "medium"
 
 
-def circles(
-    ranks: Mapping[int, RankPosition], waits: Waits, explained: Collection[int], away: Collection[int]
-) -> list[Root]:
+def circles(ranks: Positions, waits: Waits, explained: Collection[int], away: Collection[int]) -> list[Root]:
     """Ranks that wait for each other: they called the same operations in a different order. away: ranks whose stack
     shows their host elsewhere: those will not make their next call, and are the root."""
     roots = []
@@ -132,12 +125,12 @@ def circles(
     return roots
 
 
-def all_known(group: ProcessGroup, ranks: Mapping[int, RankPosition]) -> bool:
+def all_known(group: ProcessGroup, ranks: Positions) -> bool:
     """Whether every member has a flight recorder's dump."""
     return group.ranks is not None and recorded(group.ranks, ranks)
 
 
-def recorded(members: Sequence[int], ranks: Mapping[int, RankPosition]) -> bool:
+def recorded(members: Sequence[int], ranks: Positions) -> bool:
     """Whether all have a flight recorder's dump, which tells more than a log."""
     return all(rank in ranks and ranks[rank].record.source == "flight recorder" for rank in members)
 
@@ -162,7 +155,7 @@ _LEAST_COMMON = 3
 _STRICT = ("all_reduce", "_all_gather_base", "_reduce_scatter_base", "barrier")
 
 
-def mismatches(ranks: Mapping[int, RankPosition], waits: Waits, steps: Mapping[int, int]) -> list[Root]:
+def mismatches(ranks: Positions, waits: Waits, steps: Mapping[int, int]) -> list[Root]:
     """The first call on which members part, in each group in which ranks wait: the side out of line is the root. That
     is the smaller side. Of equal sides it is the one whose call differs from the steps before, or else that of a rank
     that has not finished as many steps as most. NCCL may go on after a difference, with wrong numbers. Then the
@@ -203,9 +196,7 @@ def mismatches(ranks: Mapping[int, RankPosition], waits: Waits, steps: Mapping[i
     return roots
 
 
-def noticed_mismatch(
-    evidence: HangEvidence, noticed: Collection[int], ranks: Mapping[int, RankPosition], waits: Waits
-) -> list[Root]:
+def noticed_mismatch(evidence: HangEvidence, noticed: Collection[int], ranks: Positions, waits: Waits) -> list[Root]:
     """Ranks that were ended because a message had another size than they expected, where no record tells more. The call
     out of line is that of a survivor which breaks the pattern of the steps before. Where the survivors keep to the
     pattern, or are several and agree, it is the call of the rank that was ended."""
@@ -231,7 +222,7 @@ def noticed_mismatch(
     ]
 
 
-def _out_of_line(others: Sequence[int], ranks: Mapping[int, RankPosition]) -> tuple[tuple[int, ...], bool]:
+def _out_of_line(others: Sequence[int], ranks: Positions) -> tuple[tuple[int, ...], bool]:
     """The survivors whose last call breaks the pattern of the steps before, and whether all of them agree."""
     # The last call of a survivor is the one that broke off, finished with an error or not.
     last = [calls[-1] for rank in others if rank in ranks and (calls := list(ranks[rank].calls.values()))]
@@ -242,7 +233,7 @@ def _out_of_line(others: Sequence[int], ranks: Mapping[int, RankPosition]) -> tu
 
 
 def _first_difference(
-    group: ProcessGroup, heads: Sequence[Call], ranks: Mapping[int, RankPosition]
+    group: ProcessGroup, heads: Sequence[Call], ranks: Positions
 ) -> tuple[int, list[list[Call]]] | None:
     """The number of the first call on which members part, and the sides, the largest first."""
     pending = {head.op.sequence for head in heads}
@@ -265,9 +256,7 @@ def _first_difference(
     return None
 
 
-def _in_line(
-    sequence: int, sides: Sequence[Sequence[Call]], ranks: Mapping[int, RankPosition], steps: Mapping[int, int]
-) -> int | None:
+def _in_line(sequence: int, sides: Sequence[Sequence[Call]], ranks: Positions, steps: Mapping[int, int]) -> int | None:
     """Which side is in line; None if not known."""
     largest = [i for i, side in enumerate(sides) if len(side) == len(sides[0])]
     if len(largest) > 1:
@@ -304,8 +293,6 @@ _WIDTHS = range(128, 16385, 64)  # hidden sizes
 _MOST_NAMES = 4
 _FIRST_CAP = 1 << 20  # bytes of the first bucket, which has the model's last parameters
 _FEWEST = 1 << 20  # elements from which a size is telling
-
-
 # Rows of the embeddings of published models.
 _VOCABULARIES = {
     28996: "bert-base-cased", 30522: "bert-base-uncased", 32000: "Llama 2, Mistral", 32128: "T5", 50257: "GPT-2",
@@ -315,7 +302,7 @@ _VOCABULARIES = {
 }  # fmt: skip
 
 
-def with_carried(root: Root, evidence: HangEvidence, ranks: Mapping[int, RankPosition]) -> Root:
+def with_carried(root: Root, evidence: HangEvidence, ranks: Positions) -> Root:
     """The root with what its collective carries, where a rank told of it or its size suggests something."""
     if (call := _call_of(root, ranks)) is None or call.op.is_p2p:
         return root
@@ -327,7 +314,7 @@ def with_carried(root: Root, evidence: HangEvidence, ranks: Mapping[int, RankPos
     return root if evidence.models else replace(root, carried=_likely(call.op))
 
 
-def _call_of(root: Root, ranks: Mapping[int, RankPosition]) -> Call | None:
+def _call_of(root: Root, ranks: Positions) -> Call | None:
     """A rank's own call of the operation that the root is about; one of a rank that waits, if there is one."""
     for rank in (*root.waiting, *root.ranks, *ranks):
         for call in () if rank not in ranks else (*ranks[rank].pending, *ranks[rank].calls.values()):

@@ -73,7 +73,6 @@ _KNOWN = msgspec.json.decode(Path(__file__).with_name("stacks.json").read_bytes(
 _DATA_PARALLEL = ("torch/nn/parallel/data_parallel.py", "torch/nn/parallel/parallel_apply.py")
 # Threads start here: no sign of waiting.
 _THREAD_START = frozenset({"_bootstrap", "_bootstrap_inner", "run"})
-
 _INSTALLED = ("/site-packages/", "/dist-packages/", "/traceops/capture/", "/traceops/launch/")
 _STANDARD = re.compile(r"/lib(?:64)?/python3(?:\.\d{1,3})?t?/(?!site-packages/|dist-packages/)")
 # Where Python lies in a folder of any name: modules of it in which threads wait.

@@ -17,7 +17,7 @@ from traceops.fabric.model import Path as DevicePath
 from traceops.fabric.model import Quote
 from traceops.fabric.talks import Talk, job_ranks, members, ranks_in, talks
 from traceops.hangs.model import Root, RootFacts, RootKind
-from traceops.hangs.positions import Call, ProcessGroup, RankPosition, shape_text
+from traceops.hangs.positions import Call, Positions, ProcessGroup, RankPosition, shape_text
 from traceops.hangs.roots import GPU, NETWORK, about, all_known, how_sure
 from traceops.hangs.waits import Waits, counterpart, is_beyond, launch
 
@@ -31,7 +31,7 @@ class JoinedOperation(Struct, frozen=True):
 
 
 def stuck_together(
-    ranks: Mapping[int, RankPosition], waits: Waits, explained: Collection[int], unseen: Collection[int] = ()
+    ranks: Positions, waits: Waits, explained: Collection[int], unseen: Collection[int] = ()
 ) -> list[Root]:
     """Operations that all members came to and that do not end: one rank's GPU, or the network. unseen: ranks without a
     record; where logs alone tell of an operation, one of them may not have come to it."""
@@ -43,9 +43,7 @@ def stuck_together(
     ]
 
 
-def _stuck(
-    operation: JoinedOperation, explained: Collection[int], ranks: Mapping[int, RankPosition], waits: Waits
-) -> Root:
+def _stuck(operation: JoinedOperation, explained: Collection[int], ranks: Positions, waits: Waits) -> Root:
     calls = operation.calls
     finished = _finished_elsewhere(operation, ranks, waits)
     started = [call.rank for call in calls if call.op.state == "started"]
@@ -73,7 +71,7 @@ def _stuck(
     return _network(operation, ranks, waits, finished)
 
 
-def _is_of_logs(operation: JoinedOperation, ranks: Mapping[int, RankPosition]) -> bool:
+def _is_of_logs(operation: JoinedOperation, ranks: Positions) -> bool:
     """Whether only logs tell of the operation, and nothing of who else is in its group."""
     of_log = all(ranks[call.rank].record.source == "log" for call in operation.calls)
     return of_log and operation.group.ranks is None
@@ -85,7 +83,7 @@ def _starts_unknown(position: RankPosition) -> bool:
     return not record.timed and any(op.state == "completed" for op in record.operations)
 
 
-def _joined_operations(ranks: Mapping[int, RankPosition], waits: Waits) -> list[JoinedOperation]:
+def _joined_operations(ranks: Positions, waits: Waits) -> list[JoinedOperation]:
     """What ranks that wait for nobody are in, by operation."""
     by_key: dict[tuple[ProcessGroup, int, bool], list[Call]] = defaultdict(list)
     for rank, position in ranks.items():
@@ -101,7 +99,7 @@ def _joined_operations(ranks: Mapping[int, RankPosition], waits: Waits) -> list[
     return joined
 
 
-def _exchanges(heads: Sequence[Call], ranks: Mapping[int, RankPosition]) -> list[tuple[Call, ...]]:
+def _exchanges(heads: Sequence[Call], ranks: Positions) -> list[tuple[Call, ...]]:
     """Ranks whose sends and receives meet each other's, directly or through a batch: they end together."""
     by_rank = {call.rank: call for call in heads}
     found: list[tuple[Call, ...]] = []
@@ -118,7 +116,7 @@ def _exchanges(heads: Sequence[Call], ranks: Mapping[int, RankPosition]) -> list
     return found
 
 
-def _finished_elsewhere(operation: JoinedOperation, ranks: Mapping[int, RankPosition], waits: Waits) -> list[int]:
+def _finished_elsewhere(operation: JoinedOperation, ranks: Positions, waits: Waits) -> list[int]:
     """Members that are through with an operation in which these are not. Where a member's count is not known, it is
     through if it waits for these in something later, or finished that."""
     first = operation.calls[0]
@@ -143,7 +141,7 @@ def _gpu(
     stuck: Sequence[Call],
     others: Sequence[int],
     did: Literal["finished", "started"],
-    ranks: Mapping[int, RankPosition],
+    ranks: Positions,
     waits: Waits,
 ) -> Root:
     members = tuple(sorted(call.rank for call in stuck))
@@ -166,9 +164,7 @@ def _gpu(
     )
 
 
-def _network(
-    operation: JoinedOperation, ranks: Mapping[int, RankPosition], waits: Waits, finished: Sequence[int]
-) -> Root:
+def _network(operation: JoinedOperation, ranks: Positions, waits: Waits, finished: Sequence[int]) -> Root:
     first = operation.calls[0]
     members = tuple(sorted(call.rank for call in operation.calls))
     states = {call.op.state for call in operation.calls}

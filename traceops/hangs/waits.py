@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.hangs.model import Root, Wait, WaitReason
-from traceops.hangs.positions import ROOTED, Call, ProcessGroup, RankPosition, describe
+from traceops.hangs.positions import ROOTED, Call, Positions, ProcessGroup, RankPosition, describe
 
 _MOST_ROOTS = 8  # edges drawn from one rank to the ranks of one root
 
@@ -33,9 +33,7 @@ class Waits(Struct, frozen=True):
         return tuple(sorted(reached - set(roots)))
 
 
-def find_waits(
-    ranks: Mapping[int, RankPosition], dead: Collection[int] = (), blamed: Collection[int] | None = None
-) -> Waits:
+def find_waits(ranks: Positions, dead: Collection[int] = (), blamed: Collection[int] | None = None) -> Waits:
     """The edges of all ranks that have a record. dead: ranks whose process is known to be gone; a rank without a record
     is waited for where nothing else keeps the operation from finishing, a dead one always. blamed: of ranks without a
     record those whose silence tells something, all if None."""
@@ -62,7 +60,7 @@ def is_beyond(member: RankPosition, position: RankPosition) -> bool:
     return any(not call.op.is_p2p and member.finished(*call.key) for call in position.pending[1:])
 
 
-def _of_batches(ranks: Mapping[int, RankPosition], waiting: Mapping[int, frozenset[int]]) -> list[Wait]:
+def _of_batches(ranks: Positions, waiting: Mapping[int, frozenset[int]]) -> list[Wait]:
     """Sends and receives launched together end together: whose peer's launch waits for another waits too."""
     launches = {
         rank: launch(position)
@@ -114,7 +112,7 @@ def _graph(edges: list[Wait]) -> Waits:
     return Waits(tuple(edges), {rank: frozenset(on) for rank, on in by_rank.items()})
 
 
-def _edges(position: RankPosition, ranks: Mapping[int, RankPosition], dead: Collection[int]) -> list[Wait]:
+def _edges(position: RankPosition, ranks: Positions, dead: Collection[int]) -> list[Wait]:
     if (head := position.head) is None:
         return []
     if head.op.is_p2p:
@@ -133,7 +131,7 @@ def _edges(position: RankPosition, ranks: Mapping[int, RankPosition], dead: Coll
     return absent
 
 
-def _came_all(head: Call, ranks: Mapping[int, RankPosition]) -> bool:
+def _came_all(head: Call, ranks: Positions) -> bool:
     """Whether some member says that it has finished it: without a root, that takes the call of every member."""
     if ROOTED.search(head.op.op) is not None:
         return False
@@ -160,7 +158,7 @@ def _keeps_waiting(member: RankPosition, group: ProcessGroup, sequence: int) -> 
     return None if member.head.key == (group, sequence) and not member.head.op.is_p2p else "earlier"
 
 
-def _to_peer(head: Call, position: RankPosition, ranks: Mapping[int, RankPosition]) -> list[Wait]:
+def _to_peer(head: Call, position: RankPosition, ranks: Positions) -> list[Wait]:
     """A send waits for its receive and a receive for its send."""
     if (peer := head.op.peer) is None:
         return []

@@ -17,7 +17,7 @@ from traceops.hangs.crashes import Crash
 from traceops.hangs.evidence import HangEvidence, LogEvent
 from traceops.hangs.job import can_blame
 from traceops.hangs.model import HOW_IT_ENDED, Root, RootFacts, RootKind, Wait
-from traceops.hangs.positions import RankPosition
+from traceops.hangs.positions import Positions
 from traceops.hangs.readers.messages import DIFFERENT, ready_ranks, stalled_ranks
 from traceops.hangs.roots import DIED, GPU, HOST, MISMATCH, NETWORK, START
 from traceops.hangs.stack_activity import StackActivity
@@ -104,7 +104,7 @@ def _crash_of(rank: int, death: Death, crashes: Sequence[Crash]) -> Crash | None
 
 
 def silent(
-    ranks: Mapping[int, RankPosition],
+    ranks: Positions,
     waits: Waits,
     activities: Mapping[int, StackActivity],
     halted: Collection[int],
@@ -127,12 +127,7 @@ def silent(
 
 
 def _silent(
-    kind: RootKind,
-    members: Sequence[int],
-    wait: Wait,
-    ranks: Mapping[int, RankPosition],
-    waits: Waits,
-    log: Sequence[LogEvent],
+    kind: RootKind, members: Sequence[int], wait: Wait, ranks: Positions, waits: Waits, log: Sequence[LogEvent]
 ) -> Root:
     waiting = tuple(rank for rank in waits.waiting_for(members) if rank not in members)
     head = ranks[wait.rank].head

@@ -37,7 +37,9 @@ class Redirect(TorchFunctionMode):
             Tensor.cpu: lambda tensor, *_, **__: _to(tensor, _CPU),
             Tensor.to: _to,
             Tensor.backward: _backward,
-            Tensor.new_tensor: _new_tensor,
+            Tensor.new_tensor: lambda tensor, data, dtype=None, device=None, **more: torch.tensor(
+                data, dtype=dtype or tensor.dtype, device=device or tensor.device, **more
+            ),
             Tensor.pin_memory: lambda tensor, *_, **__: tensor,
             Tensor.is_pinned: lambda *_, **__: False,
             Tensor.record_stream: lambda *_, **__: None,
@@ -91,10 +93,6 @@ def _backward(
     loss: Tensor, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False, inputs: Any = None
 ) -> None:
     torch.autograd.backward(loss, gradient, retain_graph, create_graph, inputs=inputs)
-
-
-def _new_tensor(tensor: Tensor, data: Any, dtype: Any = None, device: Any = None, **more: Any) -> Tensor:
-    return torch.tensor(data, dtype=dtype or tensor.dtype, device=device or tensor.device, **more)
 
 
 def _address(tensor: Tensor) -> int:

@@ -124,12 +124,10 @@ def finding_block(
 
 
 def findings_section(
-    findings: Sequence[Finding],
-    checks: Sequence[Check],
+    findings: Sequence[Finding], checks: Sequence[Check],
     proof: Callable[[Finding], tuple[str, str]] = lambda finding: ("", ""),
-    place_of: Callable[[Finding], Place | None] = lambda finding: None,
-    words: StepWords = STEP,
-) -> Section:
+    place_of: Callable[[Finding], Place | None] = lambda finding: None, words: StepWords = STEP,
+) -> Section:  # fmt: skip
     """All findings, or how many rules are clear and how many could not be judged. proof: (name, '#id') of the section
     that shows a finding. place_of: where the page's timeline shows it."""
     if findings:

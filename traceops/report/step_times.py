@@ -144,7 +144,6 @@ class UndisturbedRows(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[UndisturbedRankRow, ...]
     behind_ms: NotNegative | None = None
     before: StepsBeforeRow | None = None
-
     stayed: tuple[CuptiStayedRow, ...] = ()
     windows: tuple[LightWindowRow, ...] = ()
 

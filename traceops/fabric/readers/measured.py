@@ -41,7 +41,6 @@ _MOST_SIZES = 64  # of one run of a test
 _MOST_BENCHMARKS = 400  # of one file
 _QUOTED = 300
 _SAME_FACTOR = 0.03  # bandwidths are printed with two decimals
-
 _TYPES = "half|float|double|bfloat16|u?int8|u?int32|u?int64|char|uchar|int|fp8_e[45]m[23]|f8e[45]m[23]|float8\\w{0,8}"
 _OPS = "none|sum|prod|max|min|avg|all|mulsum|premulsum"
 _NUMBER = r"\d{1,12}(?:\.\d{1,9})?(?:e[+-]?\d{1,2})?"  # always finite
@@ -75,7 +74,6 @@ _NAMES = {
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "sendrecv", "gather", "scatter",
     "hypercube", "alltoallv",
 }  # fmt: skip
-
 _Way = tuple[float, float, float, str]  # time in µs, algorithm and bus bandwidth in GB/s, and what was wrong
 
 
@@ -338,7 +336,6 @@ _MOST_VALUES = 1 << 15  # of which a median is taken
 _MOST_SECONDS = 1 << 17  # a day and a half
 _GZIP = b"\x1f\x8b"
 _INSPECTOR_HEAD = 1 << 16
-
 _Rank = Annotated[int, Meta(ge=0, le=1 << 20)]
 _Count = Annotated[int, Meta(ge=0, le=1 << 62)]
 _Name = Annotated[str, Meta(pattern=r"^\w{1,40}$")]

@@ -106,15 +106,12 @@ def give(candidates: list[Member], link: Link, seen: Seen, devices: dict[int, De
 
 
 def _devices_fit(devices: Devices, link: Link) -> bool:
-    """Whether the devices in brackets are those of the two ranks."""
+    """Whether the devices in brackets, numbers of NVML or buses, are those of the two ranks."""
     ends = {link.source: link.here, link.destination: link.there}
-    return all(_is_device(shown, told) for rank, shown in ends.items() if shown for told in devices.get(rank, ()))
-
-
-def _is_device(shown: bytes, told: int | str) -> bool:
-    if isinstance(told, int):
-        return shown.isdigit() and int(shown) == told
-    return bus_id(shown) == told
+    told = ((shown, one) for rank, shown in ends.items() if shown for one in devices.get(rank, ()))
+    return all(
+        bus_id(shown) == one if isinstance(one, str) else shown.isdigit() and int(shown) == one for shown, one in told
+    )
 
 
 def connections_of(members: list[Member]) -> tuple[Connection, ...]:

@@ -177,8 +177,6 @@ def _parsed(line: bytes, start: int, end: int) -> tuple[int, str, int, int] | No
     return None
 
 
-# NCCL's lines of communicators and of how their ranks connect, one line at a time.
-
 MOST_CHANNELS = 1024  # NCCL has 64, RCCL up to 256
 # NCCL 2.10: ``comm 0x… rank 1 nranks 4 cudaDev 1 busId 70 - Init COMPLETE``; 2.16 adds commId, 2.18 nvmlDev and
 # START, 2.21 the function in front, 2.23 leaves out the commId of a split. RCCL adds ``localSize …`` and more.

@@ -124,7 +124,6 @@ _SWITCH_CLASS = "0x068000"
 _GPU_CLASSES = ("0x03", "0x12", "0x13")  # display controllers and, of AMD, processing accelerators
 _LINK_KINDS: dict[str, PathKind] = {"nvlink": "NV", "xgmi": "XGMI"}  # by element: of NCCL, and of RCCL
 _UNSEEN = "fffffff"  # in a virtual machine the switch is not visible: NCCL takes it for one
-
 Device = tuple[str, Element, tuple[Element, ...]]
 
 

@@ -14,8 +14,6 @@ from traceops.fabric import model
 from traceops.traces.text_lines import lines as text_of
 from traceops.traces.text_lines import text_lines
 
-# The matrices in the text of ``nvidia-smi topo -m``: their words, whatever stands around and between them.
-
 KINDS: dict[str, model.PathKind] = {
     "C2C": "C2C", "PIX": "PIX", "PSB": "PIX", "PXB": "PXB", "PHB": "PHB", "NODE": "NODE", "SYS": "SYS", "SOC": "SYS",
 }  # fmt: skip
@@ -346,8 +344,6 @@ def _is_told(machine: model.Machine, by: model.Machine) -> bool:
     )
 
 
-# Machines from the text of ``rocm-smi --showtopo`` and ``amd-smi topology``.
-
 _KINDS: dict[str, model.PathKind] = {"XGMI": "XGMI", "PCIE": "PCIE"}
 # ``=== Link Type between two GPUs ===`` of rocm-smi, ``LINK TYPE TABLE:`` of amd-smi, and the other tables' titles.
 _TITLE = re.compile(r"={3,200} (.{1,80}?) ={3,200}|([A-Z][A-Z -]{2,60}) TABLE:")
@@ -401,26 +397,19 @@ def _told(path: str, numbered: Iterable[tuple[int, str]]) -> _RocmTables:
             in_table = (title[1] or title[2]).strip().lower() in _LINK_TYPES
         elif numa := _NUMA.fullmatch(line.strip()):
             told.nodes.setdefault(int(numa[1]), int(numa[2]))
-        elif in_table:
-            _add_link(told, line, path, number)
-    return told
-
-
-def _add_link(told: _RocmTables, line: str, path: str, number: int) -> None:
-    words = line.split()
-    if not told.labels:
-        indices = {word: index for place, word in enumerate(words) if (index := _index(word, place)) is not None}
-        if 0 < len(indices) == len(words) <= _MOST_ROCM_LABELS:
-            told.labels, told.indices = words, indices
-        return
-    if not words or words[0] not in told.indices:
-        return
-    one = told.indices[words[0]]
-    for other_label, word in zip(told.labels, words[1:], strict=False):
-        kind, other = _KINDS.get(word), told.indices[other_label]
-        if kind is not None and other != one and (other, one) not in told.paths:
+        elif in_table and not told.labels:
+            words = line.split()
+            indices = {word: index for place, word in enumerate(words) if (index := _index(word, place)) is not None}
+            if 0 < len(indices) == len(words) <= _MOST_ROCM_LABELS:
+                told.labels, told.indices = words, indices
+        elif in_table and (words := line.split()) and words[0] in told.indices:
+            one = told.indices[words[0]]
             quote = model.Quote(path, number, line.rstrip()[:_QUOTED])
-            told.paths.setdefault((one, other), model.Path(kind, quote=quote))
+            for other_label, word in zip(told.labels, words[1:], strict=False):
+                kind, other = _KINDS.get(word), told.indices[other_label]
+                if kind is not None and other != one and (other, one) not in told.paths:
+                    told.paths.setdefault((one, other), model.Path(kind, quote=quote))
+    return told
 
 
 def _index(label: str, place: int) -> int | None:

@@ -25,7 +25,6 @@ from traceops.hangs.evidence import Frame, GroupStatus, Operation, RankRecord, R
 # "nccl:send 0->1", "nccl:recv 3<-11": ranks counted inside the group, this rank first.
 P2P = re.compile(r"(send|recv)\s+(\d+)\s*(?:->|<-)\s*(\d+)")
 _WRAPPER = "coalesced"
-
 # What was read once: the same stacks, shapes and types return thousands of times in a dump.
 _Seen = dict[Any, Any]
 

@@ -117,8 +117,6 @@ def _ended_in_imports(frames: Sequence[Frame]) -> tuple[str, int] | None:
     return own[-1].file, own[-1].line
 
 
-# The processes that ended in a log, and where another attempt begins in it.
-
 FATAL = "Fatal Python error: "
 _FATAL_SIGNALS = {
     f"{FATAL}Segmentation fault": signal.SIGSEGV,
@@ -258,7 +256,6 @@ def _is_other_job(latest: Sequence[LogEvent], before: Sequence[LogEvent], first:
 
 Speaker = tuple[int | None, str]  # the rank, and the label of the process
 Starts = tuple[tuple[LogEvent, ...], ...]  # by start
-
 _STACK_OF_FAILED = "Stack trace of the failed collective:"
 _MOST_LABELS = 1 << 10
 _MOST_SPEAKERS = 1 << 14

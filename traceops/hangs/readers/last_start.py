@@ -258,9 +258,6 @@ def _last_skipped(path: str, since: int, end: int) -> tuple[tuple[int, str], ...
     return tuple(found)
 
 
-# The events of a log's last start, with what became of each: the failures in it that were over, or came afterwards.
-
-
 def read_last_start(path: str, rank: int | None = None) -> tuple[tuple[LogEvent, ...], Starts]:
     """The events of the last start that the log tells of, and by start those of the ones before it. rank: whose the
     lines are that name none. Raises InputError where the file cannot be read."""

@@ -18,7 +18,6 @@ _FIRST = 100
 _LAST = 100
 _MOST = 100_000  # of all: a log of garbage must not fill the memory
 _MOST_TEXT = 600
-
 # [E1120 23:51:07.561 ProcessGroupNCCL.cpp:689] [Rank 0] says nothing that the event does not.
 # What says less than any line that tells of trouble: how far ranks are, how processes ended, what NCCL warns of.
 _SAY_LITTLE: tuple[LogKind, ...] = ("status", "exit", "trouble", "nccl", "said")

@@ -20,7 +20,6 @@ from traceops.traces.text_index import Words
 from traceops.words.catalogue import grammar
 
 _GRAMMAR = grammar("messages")
-
 _STALL = "submitted to be reduced, gathered or broadcasted by subset of ranks"
 # Which ranks have not come to an operation; old releases say which have.
 _LIST = re.compile(r"\[(missing|ready) ranks: (?=\d)")
@@ -78,8 +77,6 @@ def timed_out_rank(body: str) -> int | None:
     return None if told is None else int(told[1])
 
 
-# The one-line messages in logs that bear on a hang: their wording, kind and what they tell.
-
 # As torch's watchdog writes them -> as its flight recorder does, of those that differ by more than their case.
 OPERATIONS = {
     "ALLREDUCE": "all_reduce", "ALLGATHER": "all_gather", "_ALLGATHER_BASE": "_all_gather_base",
@@ -88,7 +85,6 @@ OPERATIONS = {
     "REDUCE_SCATTER_BASE": "_reduce_scatter_base", "ALLTOALL": "all_to_all", "ALLTOALL_BASE": "all_to_all",
     "RECVANYSOURCE": "recv",
 }  # fmt: skip
-
 # Every pattern starts with a literal and repeats nothing without a bound: a hostile line costs what a plain
 # one of its length costs.
 WORK = re.compile(_GRAMMAR["work"])
@@ -293,13 +289,11 @@ def _messages_in(body: str) -> tuple[_Message, ...]:
 
 
 _lines_in = perhaps_in((line[1], line) for line in LINES)
-
 # Torchrun begins another attempt; or Slurm ended a job, and what follows in the file is another's.
 RESTARTS = (
     "slurmstepd: error: *** JOB ", "will restart worker group", "; restarting worker group",
     "] Restarting worker group",
 )  # fmt: skip
-
 # A block of a log that holds none of these tells nothing, and its lines are not looked at.
 WORDS = Words(
     *(word.encode() for message in _MESSAGES if message.read not in (_nothing, _stalled) for word in message.words),
@@ -310,7 +304,6 @@ WORDS = Words(
     *(words.encode() for words in RESTARTS),
     *CRASH_NEEDLES, *END_NEEDLES, *STALL_NEEDLES,
 )  # fmt: skip
-
 _DEFAULT_GROUP = "default_pg"
 # torch's [rank3]:, Determined's '[rank=3] || ', our own [rank 3]
 _RANK = re.compile(r"\[rank[ :=]{0,2}(\d{1,7})\]:? ?(?:\|\| ?)?")

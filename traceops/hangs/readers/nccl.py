@@ -26,7 +26,6 @@ from traceops.traces.text_lines import lines, text_lines
 from traceops.words.catalogue import grammar
 
 _GRAMMAR = grammar("nccl")
-
 # What a status says of one rank and of several, in words; RUNNING and INIT are none.
 _STATUS: Mapping[str, tuple[str, str]] = {
     "NOCOMM": (
@@ -283,8 +282,6 @@ def _read_json(path: str) -> Iterator[Trouble]:
         yield from _states(1, hash_, status, errors)
 
 
-# Ranks on which NCCL Inspector wrote nothing more while it wrote on for the others of their communicator.
-
 _APART_S = 2  # seconds in which the others wrote on: what one interval's end tears apart comes at one moment
 # What no rank can complete before all have called it; a rank may be far behind in the others.
 _NEEDS_ALL = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "AllToAll")
@@ -326,7 +323,6 @@ _DOES = {"AllReduce": "all-reduces", "AllGather": "all-gathers", "ReduceScatter"
          "Broadcast": "broadcasts", "Reduce": "reduces"}  # fmt: skip
 _MOST_CALLS = 1 << 18
 _MOST_SIDES = 4
-
 _Process = str
 _Signature = tuple[tuple[str, int, int], ...]  # of the calls of one number: operation, count, type
 

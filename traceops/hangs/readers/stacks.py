@@ -18,8 +18,6 @@ from traceops.words.catalogue import grammar
 
 _GRAMMAR = grammar("stacks")
 
-# One dump of all threads of a process while it is being read, and which of them is the main one.
-
 
 class Thread(Struct):
     """A thread as its writer tells it; `first` where gdb or the process id says that it is the main one."""
@@ -82,7 +80,6 @@ _HEAD = 1 << 16
 _MOST_FRAMES = 2000  # a thread; recursion is no reason to run out of memory
 _MOST_THREADS = 20_000
 _JSON_LIMIT = 1 << 26
-
 # Our own first line: "# rank 3, pid 123, main thread 0x00007f…"; only its last part matters.
 _MAIN = re.compile(r"^# .{0,200}?\bmain thread[ :=]{1,3}(0x[0-9a-fA-F]{1,16}|\d{1,20})")
 _FAULT_THREAD = re.compile(
@@ -222,8 +219,14 @@ def _frame(line: str, writer: str) -> Frame | None:
         match = _FAULT_FRAME.match(line)
         return None if match is None else Frame(match[3], match[1], _number(match[2]))
     if writer == "gdb":
-        match = _GDB_FRAME.match(line)
-        return None if match is None else _gdb_frame(match[1])
+        if (match := _GDB_FRAME.match(line)) is None:
+            return None
+        # 'ncclAllReduce (sendbuff=0x7f…) from /usr/lib/libnccl.so.2' or '… at src/enqueue.cc:12'
+        for word in (" at ", " from "):
+            before, found, place = match[1].rpartition(word)
+            if found and before.endswith(")"):
+                return _frame_at(match[1].partition(" (")[0], place)
+        return Frame(match[1].partition(" (")[0], "")
     # From ' step (train.py:12)' or ' clock_nanosleep (libc.so.6)'; local variables are indented further.
     if not line.startswith("    ") or line[4:5].isspace() or not line.rstrip().endswith(")"):
         return None
@@ -235,16 +238,6 @@ def _frame_at(function: str, place: str) -> Frame:
     """place: 'train.py:12', or a file alone."""
     file, _, number = place.rpartition(":")
     return Frame(function, file, _number(number)) if file and number.isdecimal() else Frame(function, place)
-
-
-def _gdb_frame(text: str) -> Frame:
-    """From 'ncclAllReduce (sendbuff=0x7f…) from /usr/lib/libnccl.so.2' or '… at src/enqueue.cc:12'."""
-    function = text.partition(" (")[0]
-    for word in (" at ", " from "):
-        before, found, place = text.rpartition(word)
-        if found and before.endswith(")"):
-            return _frame_at(function, place)
-    return Frame(function, "")
 
 
 def _number(text: str) -> int | None:

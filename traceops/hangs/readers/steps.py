@@ -19,7 +19,6 @@ from traceops.traces.text_index import backwards, indexed, spread_blocks
 from traceops.traces.text_lines import lines
 
 Scale = Literal["steps", "bars", "batches", "epochs"]  # what is counted apart
-
 # A step in a line, also behind a colour's escape, or in tqdm's bar. Each begins with few characters: that is fast.
 _STEP = re.compile(rb"[sSiI](?:tep|TEP|ter(?:ation)?|TER(?:ATION)?)\b(?!/)[^\d\n\r]{0,12}(\d{1,9})\b")
 _BAR = re.compile(rb"/\d{1,9} \[\d{1,3}:[\d:]{2,6}<[^,\]\r\n]{0,20}, {1,3}\d[\d.]{0,10}(?:s/it|it/s)")
@@ -40,7 +39,6 @@ _BEFORE = 200  # bytes of a line before its step that are looked at
 _LEVEL = re.compile(rb"\b(?:DEBUG|INFO|WARNING)\b|(?:^|\[)[IW]\d{4} \d\d:")
 _ISO = re.compile(rb"\b(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d):(\d\d):(\d\d)")
 _GLOG = re.compile(rb"(?:^|\[)[DIWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)")
-
 Moment = tuple[str, int]  # the kind of clock, seconds
 
 
@@ -169,8 +167,6 @@ def _lines_with(words: bytes, block: bytes) -> Iterator[bytes]:
         yield from (line for line in block[begin:end].splitlines() if words in line)
         at = block.find(words, end)
 
-
-# Steps and times in a log: progress bars of tqdm, and lines with a time and a step.
 
 _TQDM = re.compile(
     rb"\b(\d{1,9})/\d{1,9} \[(\d{1,3}(?::\d\d)?:\d\d)<[^,\]\r\n]{0,20}, {1,3}(\d{1,9}(?:\.\d{1,6})?)(s/it|it/s)"

@@ -15,7 +15,6 @@ from traceops.hangs.stack_activity import is_own
 from traceops.words.catalogue import grammar
 
 _GRAMMAR = grammar("tracebacks")
-
 _START = "Traceback (most recent call last):"
 HEAD_ONLY = f"{_START} …"  # of a traceback of which nothing more is there
 _FRAME = re.compile(r'^\s{0,64}File "(.{0,4096})", line (\d{1,9})(?:, in(?: (.{1,1000}))?)?$')
@@ -60,7 +59,6 @@ _FRAMES_BY = 2  # spaces by which frames stand further in than the exception
 _STACK = 3  # frames from which on they are a stack
 _MOST_FRAMES = 200
 _LONGEST = 5000  # lines; what is longer is no traceback
-
 # A wait in these functions is a wait in this operation.
 _CALLS = {
     "all_reduce": "all_reduce", "all_gather": "all_gather", "all_gather_into_tensor": "_all_gather_base",
@@ -266,8 +264,6 @@ def operation_in(frames: tuple[Frame, ...]) -> str | None:
             return _CALLS[frame.function]
     return None
 
-
-# Stacks that a log has behind an event, a frame a line: of the failed collective, and of a fatal error of Python.
 
 _FAILED_FRAME = re.compile(r"^#(\d{1,4}) (\S{1,500}) from (.{1,4096}):(\d{1,9})\s{0,4}$")
 _CURRENT = re.compile(r"^Current thread 0x[0-9a-f]{1,16}(?: \[.{0,200}\])? \(most recent call first\):")

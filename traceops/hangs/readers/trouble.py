@@ -20,7 +20,6 @@ _Line = tuple[int, int | None, str]  # number, who says it, text
 # Loggers that go on after an error, what failed and is tried again, and what is only warned of: no end of a program.
 
 _OF_LOGGERS = grammar("loggers")
-
 _LOGGER_HEAD = 200
 _LOGGERS_LEVEL = re.compile(r"(?:^|(?<=[\s|(\[:-]))(DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|CRITICAL)(?=[:|\s\]]|$)")
 _SEVERE_LEVELS = ("ERROR", "FATAL", "CRITICAL")
@@ -128,10 +127,7 @@ class Retried:
         return [one for one in self._found if last - one[0] <= _WENT_ON]
 
 
-# Lines that say in plain words that something failed.
-
 _GRAMMAR = grammar("trouble")
-
 _SEARCHED = 400
 _MOST = 8
 # Who may fail, and how, in one clause: 'Worker 3 died', 'the job has failed', 'Trial t1 failed'.
@@ -432,8 +428,6 @@ def _is_before_a_level(before: str) -> bool:
     return ends_apart or len(_BARE_WORD.findall(_ASIDE.sub(" ", before))) <= 1
 
 
-# Logs that end in the middle of a progress bar with what Python says of a process that is gone.
-
 # Python's resource tracker outlives the process whose shared memory and semaphores it counts.
 _GONE = "resource_tracker: There appear to be "
 _BAR = re.compile(_GRAMMAR["bar"])
@@ -466,8 +460,6 @@ class Unfinished:
         if self._found is not None and last - self._found[0] <= _BAR_AT_END:
             yield self._found
 
-
-# Lines of a log that tell of trouble and name no cause: shown where nothing else does.
 
 _FAILURES: tuple[LogKind, ...] = ("error", "memory", "cuda", "nccl", "connection")
 _IN_REPORT = "traceback "  # torchrun's, of a rank whose end it tells in the lines before

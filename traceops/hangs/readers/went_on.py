@@ -22,7 +22,6 @@ from traceops.traces.text_lines import lines, text_lines
 from traceops.words.catalogue import grammar
 
 _GRAMMAR = grammar("went_on")
-
 # Of Hugging Face's Trainer, of Lightning, and of a logger.
 TRAINED = (
     rb"'train_runtime': |`Trainer\.fit` stopped: `max_"
@@ -292,8 +291,6 @@ def _moment(block: bytes, place: int) -> Moment | None:
     return moment_of(before) if _SEVERE.search(before) is not None else None
 
 
-# Failures of one request in a server's log, behind which it answers others: no end of the server.
-
 # uvicorn's and aiohttp's line on a request: 'INFO:  127.0.0.1:4 - "POST /v1/completions HTTP/1.1" 200 OK'.
 _ANSWER = re.compile(r'"POST /\S{0,200} HTTP/\d(?:\.\d)?" (\d)\d\d\b')
 _OF_SERVER = Words(b'"POST /', b"startup complete.")
@@ -341,8 +338,6 @@ def _answered(path: str, close: Mapping[int, int]) -> set[int]:
                         del left[failed]
     return answered
 
-
-# Servers that were asked to stop: what they log behind that follows from it.
 
 # SGLang: "SIGTERM received. … Draining requests and shutting down"; vLLM: "[shutdown] API server: shutdown triggered".
 _ASKED = re.compile(_GRAMMAR["asked"])

@@ -18,7 +18,6 @@ from traceops.traces.text_lines import lines, words_in
 from traceops.words.catalogue import grammar
 
 _GRAMMAR = grammar("whole_lines")
-
 _NARROWEST, _WIDEST = 50, 400  # characters
 _FRAME = re.compile(r"\s{0,40}File \"")
 _WHOLE = re.compile(r"\s{0,40}File \"[^\"]{1,4096}\", line \d{1,9}(?:, in .{1,400})?$")
@@ -292,8 +291,6 @@ def _joined_memory(parts: list[str]) -> str:
             glue[place] = " "
     return text()
 
-
-# The lines of a log that are worth a look: of a paste all, of a large log its end and the blocks with known words.
 
 _SAMPLE = 1 << 15  # bytes
 _EDGE, _LAST = 16, 4  # blocks

@@ -266,11 +266,7 @@ def _part_text(bucket: str, by_rank: Mapping[int, float], ms: float) -> str:
     if by_rank[most] >= _MOSTLY * ms:
         return f"rank {most}'s {words.of_rank}"
     ranks = [rank for rank, own in by_rank.items() if own > 0.1 * by_rank[most]]
-    return (
-        f"{words.of_several} on ranks {ranks_text(ranks, 3)}"
-        if len(ranks) <= 3
-        else f"{words.of_several} on {len(ranks)} ranks"
-    )
+    return f"{words.of_several} on {f'ranks {ranks_text(ranks, 3)}' if len(ranks) <= 3 else f'{len(ranks)} ranks'}"
 
 
 def hang(report: Report, shown: Sequence[int]) -> Section | None:

@@ -238,10 +238,9 @@ def _places(machine: Machine) -> dict[str, int | str | None]:
             continue
         cluster, queue = {start}, [start]
         while queue:
-            for other in near[queue.pop()]:
-                if other not in cluster:
-                    cluster.add(other)
-                    queue.append(other)
+            further = set(near[queue.pop()]) - cluster
+            cluster |= further
+            queue += further
         known = [places[label] for label in sorted(cluster) if places.get(label) is not None]
         name = known[0] if known else min(cluster) if len(cluster) > 1 else None
         places.update({label: name for label in cluster if places.get(label) is None})

@@ -17,9 +17,8 @@ from traceops.render.finding_blocks import quote_text, value_text
 from traceops.report.model import Report
 from traceops.report.tables import PathRow
 
-_CONTROL = {code: "\ufffd" for code in (*range(32), *range(127, 160), *TURNS) if chr(code) != "\t"} | dict.fromkeys(
-    b"\r\n", " "
-)
+_CONTROL = {code: "\ufffd" for code in (*range(32), *range(127, 160), *TURNS) if chr(code) != "\t"}
+_CONTROL |= dict.fromkeys(b"\r\n", " ")
 
 
 def struct_csv(rows: Sequence[msgspec.Struct]) -> str:
@@ -42,12 +41,7 @@ def _csv(columns: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([_cell(column) for column in columns])
     for row in rows:  # most cells are numbers, and a job has millions
-        writer.writerow(
-            [
-                value if (kind := type(value)) is int or (kind is float and isfinite(value)) else _cell(value)
-                for value in row
-            ]
-        )
+        writer.writerow([v if (kind := type(v)) is int or (kind is float and isfinite(v)) else _cell(v) for v in row])
     return text.getvalue()
 
 
