@@ -144,9 +144,16 @@ def _of_module(command: Sequence[str], module: str, rest: Sequence[str], nproc: 
 def _of_torchrun(command: Sequence[str], words: Sequence[str], nproc: int | None) -> Command:
     """The same ranks, started by our own torchrun, which shows what it does before the first step. With options that
     ours does not take (restarts, an elastic number of nodes), torchrun runs as it is."""
+    parser = _TorchrunParser(add_help=False)
+    for name in ("nnodes", "nproc-per-node", "node-rank", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "master-addr",
+                 "master-port"):  # fmt: skip
+        parser.add_argument(f"--{name}", f"--{name.replace('-', '_')}", dest=name.replace("-", "_"))
+    for names in (("--standalone",), ("-m", "--module")):
+        parser.add_argument(*names, action="store_true")
+    parser.add_argument("script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
     try:
-        asked = _torchrun_parser().parse_args(list(words))
-        options, trains = _torchrun_options(asked)
+        options, trains = _torchrun_options(parser.parse_args(list(words)))
     except _Unclear:
         return _as_it_is(command)
     if nproc is not None:
@@ -169,18 +176,6 @@ class _Unclear(Exception):
 class _TorchrunParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise _Unclear(message)
-
-
-def _torchrun_parser() -> argparse.ArgumentParser:
-    parser = _TorchrunParser(add_help=False)
-    for name in ("nnodes", "nproc-per-node", "node-rank", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "master-addr",
-                 "master-port"):  # fmt: skip
-        parser.add_argument(f"--{name}", f"--{name.replace('-', '_')}", dest=name.replace("-", "_"))
-    parser.add_argument("--standalone", action="store_true")
-    parser.add_argument("-m", "--module", action="store_true")
-    parser.add_argument("script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER)
-    return parser
 
 
 def _torchrun_options(asked: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -105,11 +105,7 @@ def described(family: str, id: str, judged_by: JudgedBy = JudgedBy.ANALYZE) -> R
     """The rule with this id, as words/<family>.ini describes it."""
     text = sections(family)[id]
     return Rule(
-        id,
-        text["title"],
-        text.get("fires", ""),
-        text.get("do", ""),
+        id, text["title"], text.get("fires", ""), text.get("do", ""),
         tuple((key.removeprefix("do."), said) for key, said in text.items() if key.startswith("do.")),
-        text.get("cured", ""),
-        judged_by,
-    )
+        text.get("cured", ""), judged_by,
+    )  # fmt: skip

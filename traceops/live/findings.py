@@ -104,14 +104,10 @@ class Detection(Struct, frozen=True, kw_only=True):
     def document(self) -> dict[str, Any]:
         """As it stands in live.events.jsonl."""
         return {
-            "kind": self.claim.kind,
-            "page": self.page,
-            "since_ns": self.since_ns,
-            "seen_ns": self.seen_ns,
-            "headline": self.claim.headline(),
-            "message": self.claim.message(),
+            "kind": self.claim.kind, "page": self.page, "since_ns": self.since_ns, "seen_ns": self.seen_ns,
+            "headline": self.claim.headline(), "message": self.claim.message(),
             "facts": msgspec.to_builtins(self.claim.facts()),
-        }
+        }  # fmt: skip
 
 
 _PART = 0.35  # of what steps take longer: a cause explains at least so much of it
