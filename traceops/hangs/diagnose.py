@@ -12,17 +12,7 @@ from msgspec.structs import replace
 
 from traceops.core.claims import reason
 from traceops.core.findings import CONFIDENCES
-from traceops.hangs import without_record, words
-from traceops.hangs.crash_roots import (
-    Death,
-    aftermath,
-    deaths,
-    ended_too,
-    stopped,
-    with_crashes,
-    with_outlived,
-    without_own_end,
-)
+from traceops.hangs import crash_roots, without_record, words
 from traceops.hangs.crashes import Crash, find_crashes
 from traceops.hangs.discover import find_evidence
 from traceops.hangs.evidence import HangEvidence, LogEvent, LogKind
@@ -69,14 +59,14 @@ class _Case(Struct, frozen=True):
     evidence: HangEvidence
     ranks: Positions
     activities: Mapping[int, StackActivity]
-    dead: Mapping[int, Death]
+    dead: Mapping[int, crash_roots.Death]
     waits: Waits
 
     @property
     def known(self) -> list[int]:
         """Ranks of which anything was read, and not that they failed too."""
         known = {*self.evidence.records, *self.evidence.stacks, *self.evidence.processes}
-        known = known.union(*(event.named for event in self.evidence.log)) - ended_too(self.evidence)
+        known = known.union(*(event.named for event in self.evidence.log)) - crash_roots.ended_too(self.evidence)
         return [rank for rank in self.evidence.everybody if rank in known]
 
     @property
@@ -113,7 +103,7 @@ def diagnose_evidence(evidence: HangEvidence) -> Diagnosis:
     activities = {
         rank: stack_activity(stacks.main) for rank, stacks in evidence.stacks.items() if stacks.main is not None
     }
-    dead = deaths(evidence)
+    dead = crash_roots.deaths(evidence)
     # Who waits was ended by a watchdog or launcher; where ranks timed out, so was who is only known to have aborted.
     timed_out = any(event.kind == "timeout" for event in evidence.log)
     echoes = {
@@ -135,7 +125,9 @@ def diagnose_evidence(evidence: HangEvidence) -> Diagnosis:
         waits=case.waits.edges,
         not_evaluated=_not_evaluated(evidence, ranks),
         notes=(
-            *aftermath(without_own_end(evidence), roots, waiting=any(p.head is not None for p in ranks.values())),
+            *crash_roots.aftermath(
+                crash_roots.without_own_end(evidence), roots, waiting=any(p.head is not None for p in ranks.values())
+            ),
             *filter(None, (earlier_starts_text(evidence.earlier) if roots else None,)),
             *(words.since_text(since) for since in evidence.since if roots or not since.said),
             *map(progress_text, evidence.progress),
@@ -146,14 +138,17 @@ def diagnose_evidence(evidence: HangEvidence) -> Diagnosis:
 
 def _roots(case: _Case) -> list[Root]:
     evidence, ranks, activities = case.evidence, case.ranks, case.activities
-    crashes = find_crashes(without_own_end(evidence))
+    crashes = find_crashes(crash_roots.without_own_end(evidence))
     reported = without_record.from_log(evidence.log)
     roots = _in_records(case, crashes, reported)
     stuck = [position.head for position in ranks.values() if position.head is not None]
-    roots = [with_outlived(root, evidence.log) for root in with_crashes(roots or reported, crashes, stuck)]
+    roots = [
+        crash_roots.with_outlived(root, evidence.log)
+        for root in crash_roots.with_crashes(roots or reported, crashes, stuck)
+    ]
     if not roots and not crashes:
-        late = find_crashes(without_own_end(evidence), late=True)
-        roots = [replace(root, confidence="low") for root in with_crashes([], late, stuck)]
+        late = find_crashes(crash_roots.without_own_end(evidence), late=True)
+        roots = [replace(root, confidence="low") for root in crash_roots.with_crashes([], late, stuck)]
     roots = roots or without_record.from_stacks(evidence, activities)
     errors = without_record.gpu_errors(evidence.log)
     return [_completed(root, case, errors) for root in roots]
@@ -195,7 +190,7 @@ def _in_records(case: _Case, crashes: Sequence[Crash], reported: Sequence[Root])
     roots += circles(ranks, waits, case.explained(roots), away)
     if not ended:
         explained = case.explained(roots) | noticed
-        roots += without_record.silent(ranks, waits, activities, stopped(evidence), evidence.log, explained)
+        roots += without_record.silent(ranks, waits, activities, crash_roots.stopped(evidence), evidence.log, explained)
     unseen = set(evidence.everybody) - set(ranks)
     return roots + stuck_together(ranks, waits, case.explained(roots), unseen)
 
@@ -233,10 +228,10 @@ def _rank_statuses(case: _Case, roots: Sequence[Root]) -> list[RankStatus]:
     # The first that applies.
     tiers: tuple[tuple[RankState, Container[int]], ...] = (
         ("dead", {*case.dead, *(rank for root in roots if root.rule == DIED for rank in root.ranks)}),
-        ("stopped", stopped(evidence)),
+        ("stopped", crash_roots.stopped(evidence)),
         ("root", {rank for root in roots for rank in root.ranks}),
         ("waiting", case.waiting),
-        ("dead", ended_too(evidence)),
+        ("dead", crash_roots.ended_too(evidence)),
         ("idle", {*ranks, *case.activities, *with_state}),
         ("unclear", {event.rank for event in log if event.rank is not None}),
     )

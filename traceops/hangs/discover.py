@@ -18,6 +18,7 @@ from traceops.core.files import open_regular
 from traceops.core.text import near_path
 from traceops.fabric.fabric import Fabric
 from traceops.fabric.readers.measured import is_inspector
+from traceops.hangs import job
 from traceops.hangs.evidence import HangEvidence, RankRecord, RankStacks, RecordedGroup
 from traceops.hangs.given import (
     Found,
@@ -28,17 +29,6 @@ from traceops.hangs.given import (
     read_dumps,
     read_run,
     read_run_file,
-)
-from traceops.hangs.job import (
-    World,
-    one_job,
-    one_slurm_job,
-    setting_of,
-    with_earlier_starts,
-    with_kernel_joined,
-    within_world,
-    world_of,
-    worlds_in_logs,
 )
 from traceops.hangs.readers.flight_recorder import is_dump
 from traceops.hangs.readers.last_start import last_line, last_lines, read_last_start
@@ -114,10 +104,12 @@ def _find(root: Path, jobs: int | None) -> HangEvidence:
     for file in files:
         _read(file, found, alone=root.is_file())
     _read_all_dumps(found, jobs, alone=root.is_file())
-    records, dropped = one_job(found.dumps)
+    records, dropped = job.one_job(found.dumps)
     found.records = {rank: _with_groups(record, found.groups.get(rank, {})) for rank, record in records.items()}
-    found.log, others = one_slurm_job(found.log if root.is_file() else with_earlier_starts(found.log), found.texts)
-    found.log = with_kernel_joined(found.log, found.texts)
+    found.log, others = job.one_slurm_job(
+        found.log if root.is_file() else job.with_earlier_starts(found.log), found.texts
+    )
+    found.log = job.with_kernel_joined(found.log, found.texts)
     found.records = records_from_log(found.log) | found.records
     fabric = _fabric(found)
     inspector = None if fabric is None else fabric.inspector
@@ -136,7 +128,7 @@ def _evidence(
     """What was found, in order and without secrets."""
     log, failed_rank = tuple(found.log), manifest.get("failed_rank")
     if (world := _world(found)) is not None:
-        log, strange = within_world(log, world.size)
+        log, strange = job.within_world(log, world.size)
         found.problems += strange
     return HangEvidence(
         root=str(root),
@@ -159,7 +151,7 @@ def _evidence(
         earlier=tuple(found.earlier),
         since=redact_fields(tuple(waits_since(found.log))),
         lone=tuple(found.lone),
-        setting=setting_of(found.logs) if log else None,
+        setting=job.setting_of(found.logs) if log else None,
         last_lines={rank: redact_fields(one, "text") for rank, one in sorted(found.last_lines.items())},
     )
 
@@ -356,7 +348,7 @@ def _richest(several: Iterable[RankStacks]) -> RankStacks:
     )
 
 
-def _world(found: Found) -> World | None:
+def _world(found: Found) -> job.World | None:
     """The ranks that the job has, as far as anything tells."""
     records = found.records.values()
     members = {group.ranks for record in records for group in record.groups.values() if group.ranks}
@@ -364,9 +356,9 @@ def _world(found: Found) -> World | None:
     named.update(rank for event in found.log if event.kind == "missing" for rank in ready_ranks(event.text))
     own = {*found.records, *found.stacks, *found.processes}
     from_logs = all(record.source == "log" for record in records)
-    claims = [World(size, "run") for size in found.worlds]
-    claims += [World(max(ranks) + 1, "members") for ranks in members]
-    claims += worlds_in_logs(found.texts, found.log) if found.log else []
+    claims = [job.World(size, "run") for size in found.worlds]
+    claims += [job.World(max(ranks) + 1, "members") for ranks in members]
+    claims += job.worlds_in_logs(found.texts, found.log) if found.log else []
     if len({*own, *named}) == 1 and from_logs and not (claims or found.stacks or found.processes):
         return None  # one rank's log tells of no others, whatever its number
-    return world_of(claims, own, named)
+    return job.world_of(claims, own, named)

@@ -8,24 +8,7 @@ from statistics import median
 from typing import Any, Protocol
 
 from traceops.core.live_pulses import KINDS
-from traceops.live.findings import (
-    HARMLESS,
-    INDIRECT,
-    AsBefore,
-    Cause,
-    Changed,
-    Detection,
-    Lags,
-    LiveClaim,
-    MemoryGrows,
-    RankEvidence,
-    Slower,
-    Starved,
-    Stuck,
-    Why,
-    beyond_chance,
-    causes_of,
-)
+from traceops.live import findings
 from traceops.live.machines import MachineReader
 from traceops.live.measures import (
     FIRST,
@@ -89,8 +72,8 @@ class _Episode:
 
     def __init__(self, now_ns: int, since_ns: int, step: int) -> None:
         self.seen_ns, self.since_ns, self.step = now_ns, since_ns, step
-        self.reported: list[Cause] = []
-        self.suspected: list[Cause] = []  # by the latest judgement
+        self.reported: list[findings.Cause] = []
+        self.suspected: list[findings.Cause] = []  # by the latest judgement
         self.noted = self.closely = False
         self.again = 0
         self.again_ns, self.pause_s = 0, _AGAIN_S  # when it is asked again for other causes
@@ -99,7 +82,7 @@ class _Episode:
     @property
     def has_cause(self) -> bool:
         """Whether something was named that is more than other work of the program."""
-        return any(cause.why not in HARMLESS for cause in self.reported)
+        return any(cause.why not in findings.HARMLESS for cause in self.reported)
 
 
 class Job:
@@ -137,7 +120,7 @@ class Job:
                     return True
         return False
 
-    def take(self, looks: Sequence[RankLook], now_ns: int) -> list[Detection]:
+    def take(self, looks: Sequence[RankLook], now_ns: int) -> list[findings.Detection]:
         """What is found by now."""
         seen: dict[int, dict[str, float]] = {}
         for look in looks:
@@ -158,7 +141,7 @@ class Job:
 
     # How fast.
 
-    def _judge_pace(self, now_ns: int) -> list[Detection]:
+    def _judge_pace(self, now_ns: int) -> list[findings.Detection]:
         changes = {
             state.rank: state.pace.change
             for state in self.ranks.values()
@@ -170,8 +153,8 @@ class Job:
             if episode is None or not episode.reported or self.ended:
                 return []
             lasted = (now_ns - episode.since_ns) / 1e9
-            claim = AsBefore(ranks=tuple(self.ranks), step=self._step(), seconds=lasted)
-            return [Detection(claim=claim, since_ns=now_ns, seen_ns=now_ns, page=False)]
+            claim = findings.AsBefore(ranks=tuple(self.ranks), step=self._step(), seconds=lasted)
+            return [findings.Detection(claim=claim, since_ns=now_ns, seen_ns=now_ns, page=False)]
         if episode is None:
             step = min(change.since for change in changes.values())
             # when this step began, as far as pulses tell; Unix ns
@@ -189,11 +172,11 @@ class Job:
         percent = 100 * (median(change.now_ms / change.before_ms for change in changes.values()) - 1)
         if not episode.noted and percent >= _NOTED_PCT:
             episode.noted = True
-            noted = Changed(ranks=tuple(changes), step=episode.step, percent=percent)
-            found.append(Detection(claim=noted, since_ns=episode.since_ns, seen_ns=now_ns, page=False))
+            noted = findings.Changed(ranks=tuple(changes), step=episode.step, percent=percent)
+            found.append(findings.Detection(claim=noted, since_ns=episode.since_ns, seen_ns=now_ns, page=False))
         return found + self._causes(changes, episode, now_ns)
 
-    def _causes(self, changes: Mapping[int, Change], episode: _Episode, now_ns: int) -> list[Detection]:
+    def _causes(self, changes: Mapping[int, Change], episode: _Episode, now_ns: int) -> list[findings.Detection]:
         """What makes the steps longer, once enough is known, and later what does so too."""
         waited = (now_ns - episode.seen_ns) / 1e9
         if not (self._is_due_again(episode, now_ns) if episode.reported else self._is_due(episode, waited)):
@@ -205,7 +188,7 @@ class Job:
             self._evidence(self.ranks[rank], change, episode, now_ns, at < _MOST_RANKS)
             for at, (rank, change) in enumerate(changes.items())
         ]
-        causes = causes_of(evidence)
+        causes = findings.causes_of(evidence)
         # Once something is named, what else shows has to do so twice: a few seconds have long steps by chance.
         before, episode.suspected = episode.suspected if episode.reported else causes, causes
         for cause in causes:
@@ -216,7 +199,7 @@ class Job:
             if not _is_among(cause, episode.reported):
                 episode.reported.append(cause)
                 found.append(self._slower(cause, changes, episode, now_ns))
-            if cause.why is Why.WORKLOAD:
+            if cause.why is findings.Why.WORKLOAD:
                 for state in self.ranks.values():
                     state.pace.accept()
                 self._episode = None
@@ -229,13 +212,13 @@ class Job:
                 episode.pause_s = min(2 * episode.pause_s, _MOST_AGAIN_S)
         return found
 
-    def _may_be_named(self, cause: Cause, alone: bool, episode: _Episode, waited: float) -> bool:
+    def _may_be_named(self, cause: findings.Cause, alone: bool, episode: _Episode, waited: float) -> bool:
         """Whether a cause that shows may be reported by now."""
-        if cause.why in INDIRECT and episode.has_cause and alone:
+        if cause.why in findings.INDIRECT and episode.has_cause and alone:
             return False  # what was named goes on, and nothing else shows
-        if waited < _UNKNOWN_S and (cause.why in INDIRECT or not cause.sure):
+        if waited < _UNKNOWN_S and (cause.why in findings.INDIRECT or not cause.sure):
             return False
-        if cause.why is not Why.HOST or alone:
+        if cause.why is not findings.Why.HOST or alone:
             return True
         return not all(self._allocates(rank, episode) for rank in cause.ranks)  # this is reported by itself
 
@@ -281,24 +264,26 @@ class Job:
             self._sources.closer()
         return left_s <= 0
 
-    def _slower(self, cause: Cause, changes: Mapping[int, Change], episode: _Episode, now_ns: int) -> Detection:
+    def _slower(
+        self, cause: findings.Cause, changes: Mapping[int, Change], episode: _Episode, now_ns: int
+    ) -> findings.Detection:
         before = median(change.before_ms for change in changes.values())
         now = median(change.now_ms for change in changes.values())
         reason, mhz_before, mhz_now = cause.throttle or (None, None, None)
-        claim = Slower(
+        claim = findings.Slower(
             ranks=cause.ranks, step=episode.step, cause=cause.why.value, before_ms=before, now_ms=now,
             percent=100 * (now - before) / before, cost_ms=cause.ms or None,
             function=None if cause.line is None else cause.line.function, others=", ".join(cause.others) or None,
             pids=", ".join(map(str, cause.strangers)) or None, reason=reason, mhz_before=mhz_before, mhz_now=mhz_now,
             **_place(cause.line),
         )  # fmt: skip
-        drifts = cause.why is Why.UNKNOWN and now < _LEAST_UNEXPLAINED * before
-        page = cause.why not in HARMLESS and not drifts
-        return Detection(claim=claim, since_ns=episode.since_ns, seen_ns=now_ns, page=page)
+        drifts = cause.why is findings.Why.UNKNOWN and now < _LEAST_UNEXPLAINED * before
+        page = cause.why not in findings.HARMLESS and not drifts
+        return findings.Detection(claim=claim, since_ns=episode.since_ns, seen_ns=now_ns, page=page)
 
     def _evidence(
         self, state: RankState, change: Change, episode: _Episode, now_ns: int, with_lines: bool
-    ) -> RankEvidence:
+    ) -> findings.RankEvidence:
         before, since = state.around(change.since)
         since = [pulse for pulse in since if pulse.time_ns >= episode.from_ns] or since
         first = max(change.since, since[0].steps if since else 0)
@@ -312,7 +297,7 @@ class Job:
         host = {} if machine is None else machine.evidence(state.rank, change, *times_ms)
         steps = since[-1].steps - since[0].steps if len(since) > 1 else 0
         held_then, held_now = held_at_peaks(before[-_OF_HELD:]), held_at_peaks(since)
-        return RankEvidence(
+        return findings.RankEvidence(
             rank=state.rank, before_ms=change.before_ms, now_ms=change.now_ms, grew_ms=grew, before_kinds_ms=then,
             looks=(seen[0].looks, seen[1].looks),
             lines=self._longer_lines(state.rank, change, first) if with_lines else (),
@@ -352,7 +337,7 @@ class Job:
             since, now = lines.looks(range(start, 1 << 62), took_ms)
             for (frame, kind), count in since.items():
                 ms, was = count / now, before[frame, kind] / then if then else 0.0
-                surprise = beyond_chance((before[frame, kind], count), (then, now))
+                surprise = findings.beyond_chance((before[frame, kind], count), (then, now))
                 known = grown.get((frame, kind))
                 if ms > was and surprise > (_NOTABLE if known is None else known.surprise):
                     grown[frame, kind] = lines.line(frame, ms - was, was, kind, surprise)
@@ -363,7 +348,7 @@ class Job:
 
     # Whether at all.
 
-    def _judge_progress(self, now_ns: int) -> list[Detection]:
+    def _judge_progress(self, now_ns: int) -> list[findings.Detection]:
         alive = [state for state in self.ranks.values() if not state.ended and state.pulse is not None]
         if not alive or any(state.steps < 5 for state in alive) or len(alive) < len(self.ranks):
             self._stuck_since = None
@@ -383,8 +368,8 @@ class Job:
         how, ranks = _who_holds_up(alive, now_ns)
         line = self._latest_line(ranks[0]) if how == "busy" else None
         step = min(pulse.steps for pulse in pulses)
-        claim = Stuck(ranks=ranks, step=step, seconds=age_s, how=how, **_place(line))
-        return [Detection(claim=claim, since_ns=now_ns - int(age_s * 1e9), seen_ns=now_ns)]
+        claim = findings.Stuck(ranks=ranks, step=step, seconds=age_s, how=how, **_place(line))
+        return [findings.Detection(claim=claim, since_ns=now_ns - int(age_s * 1e9), seen_ns=now_ns)]
 
     def _latest_line(self, rank: int) -> LineTime | None:
         lines = self._lines(rank)
@@ -395,14 +380,14 @@ class Job:
     # Memory, input, ranks that lag.
 
     def _once(
-        self, claim: LiveClaim | None, now_ns: int, key: tuple[str, int], *, page: bool = True
-    ) -> list[Detection]:
+        self, claim: findings.LiveClaim | None, now_ns: int, key: tuple[str, int], *, page: bool = True
+    ) -> list[findings.Detection]:
         if claim is None or key in self._said:
             return []
         self._said.add(key)
-        return [Detection(claim=claim, since_ns=now_ns, seen_ns=now_ns, page=page)]
+        return [findings.Detection(claim=claim, since_ns=now_ns, seen_ns=now_ns, page=page)]
 
-    def _grows(self, state: RankState) -> MemoryGrows | None:
+    def _grows(self, state: RankState) -> findings.MemoryGrows | None:
         """Memory that grew all the time, for some while until now, and is full before long."""
         pulse = state.pulse
         known = ("memory", state.rank) in self._said
@@ -419,12 +404,12 @@ class Job:
             per_minute, horizon = grows
             left = max(limit - sizes[-1][1], 0) / per_minute
             if left <= horizon:
-                return MemoryGrows(
+                return findings.MemoryGrows(
                     ranks=(state.rank,), step=state.steps, where=where, per_minute=per_minute, minutes=left
                 )
         return None
 
-    def _starved(self, alive: Sequence[RankState], now_ns: int) -> list[Detection]:
+    def _starved(self, alive: Sequence[RankState], now_ns: int) -> list[findings.Detection]:
         shares = {}
         for state in alive:
             pulses = [pulse for pulse in state.latest(int(2 * _STARVED_S)) if pulse.steps > FIRST]
@@ -434,10 +419,10 @@ class Job:
             shares[state.rank] = seen["input"] / max(sum(seen.values()), 1e-9)
         if not (hungry := {rank: share for rank, share in shares.items() if share >= _STARVED}):
             return []
-        claim = Starved(ranks=tuple(hungry), step=self._step(), percent=100 * max(hungry.values()))
+        claim = findings.Starved(ranks=tuple(hungry), step=self._step(), percent=100 * max(hungry.values()))
         return self._once(claim, now_ns, ("starved", 0), page=False)
 
-    def _lags(self, alive: Sequence[RankState]) -> Lags | None:
+    def _lags(self, alive: Sequence[RankState]) -> findings.Lags | None:
         """A rank that does more than the others in each step, since the start or for minutes."""
         if ("lags", 0) in self._said or len(alive) < 2 or self._episode or self._stuck_since:
             return None
@@ -459,7 +444,7 @@ class Job:
         if share - others < max(_LAG_PART, _LAG_SIGMA * sigma):
             return None
         behind_ms = (share - others) * self.ranks[most].pace.usual_ms
-        return Lags(
+        return findings.Lags(
             ranks=(most,), step=self._step(), behind_ms=behind_ms, percent=100 * (share - others),
             **_place(self._top_line(most)),
         )  # fmt: skip
@@ -495,7 +480,7 @@ class Job:
             self.goodput.add("hang", (now_ns - before) / 1e9)
 
 
-def _is_among(cause: Cause, causes: Sequence[Cause]) -> bool:
+def _is_among(cause: findings.Cause, causes: Sequence[findings.Cause]) -> bool:
     """Whether one of these is of the same kind, on some of its ranks."""
     return any(one.why is cause.why and set(one.ranks) & set(cause.ranks) for one in causes)
 

@@ -24,17 +24,8 @@ from traceops.core.units import stored
 from traceops.core.words import WINDOW
 from traceops.measure.ledger import COMM_BUCKETS
 from traceops.measure.phases import NO_BACKWARD
-from traceops.rules import overlap_gain
+from traceops.rules import overlap_gain, shared
 from traceops.rules.inputs import Inputs, why_incomplete
-from traceops.rules.shared import (
-    MOST_OUT_OF_STEP_PCT,
-    WAITS_PCT,
-    main_role,
-    on_cpu,
-    out_of_step_pct,
-    role_evidence,
-    transfer_by_role,
-)
 
 EXPOSED = described("overlap", "TO-O001")
 SMALL_COLLECTIVES = described("overlap", "TO-O002")
@@ -198,7 +189,7 @@ def judge_exposed(run: CrossRank, undisturbed: Undisturbed | None = None, host_m
     unmatched = sum(int(times.buckets["comm_unmatched"][times.typical].sum()) for times in run.ranks)
     if unmatched > _UNMATCHED_BOUND * exposed:
         return EXPOSED.not_evaluated(reason("overlap", "much_unmatched", pct=f"{100 * unmatched / exposed:.0f}"))
-    if out_of_step_pct(run) > MOST_OUT_OF_STEP_PCT:
+    if shared.out_of_step_pct(run) > shared.MOST_OUT_OF_STEP_PCT:
         return EXPOSED.not_evaluated(reason("overlap", "out_of_step"))
     if (basis := overlap_gain.basis_of(run, undisturbed, host_ms)) is None:
         return EXPOSED.not_evaluated(reason("overlap", "no_step"))
@@ -219,8 +210,8 @@ def judge_exposed(run: CrossRank, undisturbed: Undisturbed | None = None, host_m
     ]
     if overlap:
         evidence.append(Evidence(Fact.OVERLAP_PCT, round(median(overlap), 1), "%"))
-    by_role = transfer_by_role(run)
-    evidence += role_evidence(by_role, run.step_words)
+    by_role = shared.transfer_by_role(run)
+    evidence += shared.role_evidence(by_role, run.step_words)
     claim = overlap_gain.Exposed(
         window=run.step_words is WINDOW,
         exposed=impact,
@@ -233,7 +224,7 @@ def judge_exposed(run: CrossRank, undisturbed: Undisturbed | None = None, host_m
         recorded=basis.recorded,
         free=overlap_gain.free_transfer(gain),
     )
-    ranks, impact, role = sorted(shares), stored(gain.ms), main_role(by_role)
+    ranks, impact, role = sorted(shares), stored(gain.ms), shared.main_role(by_role)
     return EXPOSED.verdict(EXPOSED.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=impact, role=role))
 
 
@@ -258,7 +249,7 @@ def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None, hos
                 sizes.append(transfer)
     if not shares:
         return LATE_START.not_evaluated(reason("overlap", "no_gradients"))
-    if out_of_step_pct(run) > MOST_OUT_OF_STEP_PCT:
+    if shared.out_of_step_pct(run) > shared.MOST_OUT_OF_STEP_PCT:
         return LATE_START.not_evaluated(reason("overlap", "out_of_step"))
     # Ranks that wait for a late one transfer after their own backward; what counts is the late one's.
     late = min(median(own) for own in shares.values())
@@ -302,7 +293,7 @@ def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None, hos
 def waited_pct(inputs: Inputs) -> float:
     """Percent of the recorded steps in which the median rank wants a core; 0 where GPUs exchange by themselves."""
     run = inputs.run
-    if not on_cpu(run) and not run.through_host:
+    if not shared.on_cpu(run) and not run.through_host:
         return 0.0
     waits = recorded_waits(inputs.observed)
     beside = [waits[rank].beside_pct if rank in waits else 0.0 for rank in (t.summary.rank for t in run.ranks)]
@@ -316,8 +307,12 @@ def without_waiting(verdict: Verdict, share_pct: Fact, bounds: Sequence[float], 
     for found in verdict.findings:
         share = found.number(share_pct)
         left = severity_of((share or 0.0) - waited, *bounds) or "info"
-        if waited >= WAITS_PCT and share is not None and SEVERITIES.index(left) < SEVERITIES.index(found.severity):
-            core = Evidence(Fact.WAITS_FOR_A_CORE, round(waited, 1), "% of recorded steps", WAITS_PCT)
+        if (
+            waited >= shared.WAITS_PCT
+            and share is not None
+            and SEVERITIES.index(left) < SEVERITIES.index(found.severity)
+        ):
+            core = Evidence(Fact.WAITS_FOR_A_CORE, round(waited, 1), "% of recorded steps", shared.WAITS_PCT)
             found = restated(found, _CLAIMS[str(found.kind)], core_pct=waited)
             found = replace(found, severity=left, evidence=(*found.evidence, core))
         findings.append(found)

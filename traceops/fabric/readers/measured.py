@@ -21,16 +21,8 @@ from msgspec.structs import replace
 
 from traceops.core.claims import first_phrase, reason
 from traceops.core.errors import InputError, problem_of
+from traceops.fabric import nccl
 from traceops.fabric.model import Quote
-from traceops.fabric.nccl import (
-    Benchmark,
-    BenchmarkRank,
-    BenchmarkSize,
-    Inspector,
-    InspectorRank,
-    InspectorSpeed,
-    InspectorTally,
-)
 from traceops.traces.text_index import Words, holds
 from traceops.traces.text_lines import blocks, lines
 
@@ -90,8 +82,8 @@ class _TestRun(Struct):
     """A run of a test while it is read."""
 
     op: str | None = None
-    ranks: dict[int, BenchmarkRank] = field(default_factory=dict)
-    sizes: list[BenchmarkSize] = field(default_factory=list)
+    ranks: dict[int, nccl.BenchmarkRank] = field(default_factory=dict)
+    sizes: list[nccl.BenchmarkSize] = field(default_factory=list)
     broken: _BrokenRow | None = None
     factors: dict[int, tuple[float, str | None]] = field(default_factory=dict)  # bus over algorithm bandwidth
     first: Quote | None = None
@@ -111,7 +103,7 @@ def holds_nccl_tests(path: str) -> bool:
     return holds(path, _WORDS, _SNIFFED_BYTES)
 
 
-def read_nccl_tests(path: str, problems: list[str] | None = None) -> tuple[Benchmark, ...]:
+def read_nccl_tests(path: str, problems: list[str] | None = None) -> tuple[nccl.Benchmark, ...]:
     """The runs of tests in a log, in its order; those without a whole row are left out. problems: where it is said of
     the last one that it began and has no result, with what it says of its failure. Of a row that another process wrote
     into, its whole columns count. Raises InputError where the file cannot be read."""
@@ -130,7 +122,7 @@ def read_nccl_tests(path: str, problems: list[str] | None = None) -> tuple[Bench
 class _TestsReader:
     def __init__(self, path: str) -> None:
         self._path = path
-        self._done: list[Benchmark] = []
+        self._done: list[nccl.Benchmark] = []
         self._open = _TestRun()
         self._program: str | None = None  # the last one that a line named
         self.without_result: str | None = None  # the test that the file ends in, before its first row
@@ -233,7 +225,7 @@ class _TestsReader:
         if rank in self._open.ranks and rank == 0 and set(self._open.ranks) == {0}:
             self._open.alone += 1 if self._open.alone else 2
         if len(self._open.ranks) < _MOST_RANKS:
-            self._open.ranks[rank] = BenchmarkRank(rank, match[2], int(match[3]), match[5], _bus(match[4]))
+            self._open.ranks[rank] = nccl.BenchmarkRank(rank, match[2], int(match[3]), match[5], _bus(match[4]))
 
     def _header(self, line: str) -> None:
         self._headless.clear()
@@ -253,7 +245,7 @@ class _TestsReader:
         self._open.first = self._open.first or quote
         if algbw > 1:
             self._open.factors[size] = busbw / algbw, reduction
-        self._open.sizes.append(BenchmarkSize(size, time, busbw, sum(wrong) if wrong else None, quote))
+        self._open.sizes.append(nccl.BenchmarkSize(size, time, busbw, sum(wrong) if wrong else None, quote))
 
     def _close(self) -> None:
         self._end_broken()
@@ -263,7 +255,7 @@ class _TestsReader:
         ranks = tuple(one.ranks[rank] for rank in sorted(one.ranks))
         op = one.op or _op_by_factor(one.factors, len(ranks))
         bounds = one.out_of_bounds if one.checked or one.out_of_bounds else None
-        made = Benchmark(op, ranks, tuple(one.sizes), one.first, one.average, bounds, one.alone)
+        made = nccl.Benchmark(op, ranks, tuple(one.sizes), one.first, one.average, bounds, one.alone)
         last = self._done[-1] if self._done else None
         if last is not None and _continues(last, made):  # a script that runs every size by itself
             both = last.out_of_bounds, made.out_of_bounds
@@ -277,7 +269,7 @@ class _TestsReader:
         else:
             self._done.append(made)
 
-    def finish(self) -> tuple[Benchmark, ...]:
+    def finish(self) -> tuple[nccl.Benchmark, ...]:
         self._close()
         begun = self._done or self._open.header
         if begun and self._open.ranks and not self._open.sizes:
@@ -315,7 +307,7 @@ def _op_by_factor(factors: Mapping[int, tuple[float, str | None]], ranks: int) -
     return "reduce_scatter" if sums and abs(factor / part - 1) < _SAME_FACTOR else None
 
 
-def _continues(last: Benchmark, made: Benchmark) -> bool:
+def _continues(last: nccl.Benchmark, made: nccl.Benchmark) -> bool:
     same_op = made.op is None or last.op in (None, made.op)
     where = [[(rank.rank, rank.host, rank.bus_id, rank.gpu) for rank in one.ranks] for one in (last, made)]
     more = min(row.bytes for row in made.sizes) > max(row.bytes for row in last.sizes)
@@ -416,7 +408,7 @@ _Who = tuple[str, int]  # communicator, rank
 class _Reading:
     def __init__(self) -> None:
         self.headers: dict[_Who, tuple[_Header, str]] = {}
-        self.tallies: dict[tuple[_Who, str, bool], InspectorTally] = {}
+        self.tallies: dict[tuple[_Who, str, bool], nccl.InspectorTally] = {}
         self.values: dict[tuple[_Who, str, int], _Values] = {}
         self.dropped: defaultdict[_Who, int] = defaultdict(int)
 
@@ -428,7 +420,7 @@ class _Reading:
             if len(self.tallies) >= _MOST_KEYS:
                 return
             self.headers.setdefault(who, (header, path))
-            tally = self.tallies[who, op, is_p2p] = InspectorTally(line=line)
+            tally = self.tallies[who, op, is_p2p] = nccl.InspectorTally(line=line)
         tally.count += 1
         if number >= tally.last:
             tally.last, tally.line = number, line
@@ -443,7 +435,7 @@ class _Reading:
             values.add(nbytes, gbs)
 
 
-def read_inspector(paths: Sequence[str], problems: list[tuple[str, str]]) -> Inspector | None:
+def read_inspector(paths: Sequence[str], problems: list[tuple[str, str]]) -> nccl.Inspector | None:
     """What the files tell together; None where no line could be used. What was left out goes to `problems`."""
     reading = _Reading()
     used = []
@@ -457,14 +449,16 @@ def read_inspector(paths: Sequence[str], problems: list[tuple[str, str]]) -> Ins
     completed = []
     for (who, op, is_p2p), tally in sorted(reading.tallies.items()):
         header, path = reading.headers[who]
-        completed.append(InspectorRank(
+        completed.append(nccl.InspectorRank(
             *_of(header), op, is_p2p, tally.count, tally.last, tuple(sorted(tally.written.items())), path, tally.line
         ))  # fmt: skip
     speeds = tuple(
-        InspectorSpeed(*_of(reading.headers[who][0]), op, values.least, values.most, values.count, median(values.kept))
+        nccl.InspectorSpeed(
+            *_of(reading.headers[who][0]), op, values.least, values.most, values.count, median(values.kept)
+        )
         for (who, op, _), values in sorted(reading.values.items())
     )
-    return Inspector(tuple(used), tuple(completed), speeds, sum(reading.dropped.values()))
+    return nccl.Inspector(tuple(used), tuple(completed), speeds, sum(reading.dropped.values()))
 
 
 def _of(header: _Header) -> tuple[str, str, int, int]:

@@ -12,21 +12,9 @@ from itertools import pairwise
 from traceops.core.text import by_shape
 from traceops.hangs.crashes import crash_kind
 from traceops.hangs.evidence import Frame, LogEvent, LogKind
+from traceops.hangs.readers import messages
 from traceops.hangs.readers.launchers import Exit, Exits
 from traceops.hangs.readers.log_events import EventList, OpenEvent, says_why, shortened, with_more
-from traceops.hangs.readers.messages import (
-    GROUP,
-    IN_PASSING,
-    OF_RAY,
-    RESTARTS,
-    WORDS,
-    Speakers,
-    Told,
-    ToldFields,
-    rank_in_message,
-    timed_out_rank,
-    told_by,
-)
 from traceops.hangs.readers.prefixes import label_of
 from traceops.hangs.readers.steps import Scale, sightings
 from traceops.hangs.readers.tracebacks import (
@@ -168,7 +156,7 @@ class Attempts:
         """Note where the ranks start again."""
         if body.strip() and (label in self._beginnings or len(self._beginnings) < _MOST_LABELS):
             self._beginnings[label].take(number, body, label in self.failed)
-        if any(map(body.__contains__, RESTARTS)):
+        if any(map(body.__contains__, messages.RESTARTS)):
             self._boundaries.append(number)
             if not any(words in body for words in _SLURM):
                 self.begun, self._counts = number, {}
@@ -278,26 +266,28 @@ def read_starts(path: str, rank: int | None = None) -> tuple[tuple[LogEvent, ...
     """The events of the last start that a log of any size tells of, in its order; of each kind and rank the first and
     last hundred. And by start those of the ones before it. rank: whose the lines are that name none. Raises InputError
     where the file cannot be read."""
-    speakers = Speakers(rank)
+    speakers = messages.Speakers(rank)
     events = _read(path, speakers)
     return _read(path, speakers) if speakers.misled else events
 
 
-def _read(path: str, speakers: Speakers) -> tuple[tuple[LogEvent, ...], Starts]:
+def _read(path: str, speakers: messages.Speakers) -> tuple[tuple[LogEvent, ...], Starts]:
     reader = _LogReader(path, speakers)
-    for number, line, may_tell in relevant_lines(path, WORDS, lambda: reader.busy):
+    for number, line, may_tell in relevant_lines(path, messages.WORDS, lambda: reader.busy):
         reader.read(number, line, may_tell)
     return reader.finish()
 
 
 def _ends_nothing(text: str) -> bool:
     """Whether it is Ray's word on a process that ended, or the driver's on what a program survives."""
-    return any(words in text for words in OF_RAY) or ("Xid (" in text and crash_kind(text, raised=False) is None)
+    return any(words in text for words in messages.OF_RAY) or (
+        "Xid (" in text and crash_kind(text, raised=False) is None
+    )
 
 
-def _fields(told: Told, group: re.Match[str] | None, frames: tuple[Frame, ...]) -> ToldFields:
+def _fields(told: messages.Told, group: re.Match[str] | None, frames: tuple[Frame, ...]) -> messages.ToldFields:
     """What a line, its group and the traceback that it ends tell together."""
-    fields: ToldFields = {**told.fields}
+    fields: messages.ToldFields = {**told.fields}
     if group is not None:
         fields["group"], fields["group_description"] = group["group"], group["description"] or None
     if frames:
@@ -310,7 +300,7 @@ def _fields(told: Told, group: re.Match[str] | None, frames: tuple[Frame, ...]) 
 class _LogReader:
     """Goes through the lines; what takes several lines is kept apart by speaker."""
 
-    def __init__(self, path: str, speakers: Speakers) -> None:
+    def __init__(self, path: str, speakers: messages.Speakers) -> None:
         self._speakers = speakers
         self._lines: dict[str, LogicalLines] = {"": LogicalLines()}  # by label of the process
         self._label = ""  # of the line that is read
@@ -371,7 +361,7 @@ class _LogReader:
             self._thrown = body.partition(_TERMINATE)[2].strip(" '")
         elif self._thrown is not None:
             thrown, self._thrown = self._thrown, None
-            if _WHAT in body and told_by(body) is None:
+            if _WHAT in body and messages.told_by(body) is None:
                 text = f"{thrown}: {body.partition(_WHAT)[2].strip()}"
                 self._events.add("error", rank, number, text)
                 return
@@ -379,15 +369,15 @@ class _LogReader:
             open_event = self._events.recent("timeout", rank, lambda event: not event.frames)
             self._frames.of_failed(rank, open_event)
             return
-        self._told(number, rank, body, may_tell=may_tell or IN_PASSING in body)
+        self._told(number, rank, body, may_tell=may_tell or messages.IN_PASSING in body)
 
     def _told(
         self, number: int, rank: int | None, body: str, frames: tuple[Frame, ...] = (), may_tell: bool = True
     ) -> OpenEvent | None:
         """Add what one line tells, if anything."""
-        told = told_by(body) if may_tell else None
+        told = messages.told_by(body) if may_tell else None
         # A rank whose collective timed out, as another says that only dumps: once, where it says nothing itself.
-        late = timed_out_rank(body) if may_tell else None
+        late = messages.timed_out_rank(body) if may_tell else None
         if late is not None and self._events.recent("timeout", late, lambda event: True) is None:
             self._events.add("timeout", late, number, body)
         if told is None:
@@ -395,10 +385,10 @@ class _LogReader:
             return None
         if not frames and self._unexplained.survived(told.kind, number, rank, body):
             return None
-        group = GROUP.search(body) if "[PG " in body else None
+        group = messages.GROUP.search(body) if "[PG " in body else None
         if group is not None and told.kind != "status":
             self._name_group(rank, group, None)
-        rank = rank_in_message(body, group) if rank is None else rank
+        rank = messages.rank_in_message(body, group) if rank is None else rank
         fields = _fields(told, group, frames)
         if any(words in body for words in _ECHOES) and self._is_echo(told.kind, rank, fields):
             return None
@@ -421,7 +411,7 @@ class _LogReader:
             if len(self._bare) < _MOST_BARE if before is None else number - before[0] > _WENT_ON:
                 self._bare[rank] = (number, bare)
 
-    def _said_before(self, kind: LogKind, rank: int | None, fields: ToldFields) -> OpenEvent | None:
+    def _said_before(self, kind: LogKind, rank: int | None, fields: messages.ToldFields) -> OpenEvent | None:
         """The event of the same failure, with what this line adds to it: logged first, by the watchdog, then raised."""
         if kind == "timeout" and fields.get("sequence") is not None and "group" in fields:
             names = ("sequence", "op", "elements_in", "elements_out")
@@ -450,7 +440,7 @@ class _LogReader:
         if (open_event := self._events.recent("timeout", rank, nameless)) is not None:
             open_event.amend(group=group["group"], group_description=group["description"] or None)
 
-    def _is_echo(self, kind: LogKind, rank: int | None, fields: ToldFields) -> bool:
+    def _is_echo(self, kind: LogKind, rank: int | None, fields: messages.ToldFields) -> bool:
         def same(event: LogEvent) -> bool:
             return all(getattr(event, name) == fields.get(name) for name in ("op", "sequence"))
 
@@ -506,7 +496,7 @@ class _LogReader:
             text = with_more(before.event.text, raised.text)
             before.amend(text=text, frames=raised.frames + before.event.frames)
             return
-        if raised.link == "cause" and before is not None and told_by(raised.text) is not None:
+        if raised.link == "cause" and before is not None and messages.told_by(raised.text) is not None:
             if before.event.kind == "error" and crash_kind(before.event.text) == "exception":
                 self._events.drop(before)  # what replaced it says more
             else:  # it was raised below, and says where that was called
@@ -516,7 +506,7 @@ class _LogReader:
             if raised.link == "cause" and before is not None and before.event.kind == "error":
                 self._events.drop(before)
                 text = f"{text} (after {before.event.text})"
-            speaker = rank if rank is not None else rank_in_message(text, None)
+            speaker = rank if rank is not None else messages.rank_in_message(text, None)
             open_event = self._events.add("error", speaker, raised.line, text, frames=raised.frames)
         if len(self._raised) < _MOST_SPEAKERS:
             self._raised[rank] = open_event
@@ -538,7 +528,7 @@ class _LogReader:
                 if ended is not None and not 0 < late <= _WENT_ON:
                     continue
                 kind: LogKind = "error" if late <= _WENT_ON else "trouble"
-                speaker = rank if rank is not None else rank_in_message(text, None)
+                speaker = rank if rank is not None else messages.rank_in_message(text, None)
                 self._events.add(kind, speaker, number, text)
         tracebacks = [(rank, own) for (rank, _), own in self._tracebacks.items()]
         of_several = self._speakers.saw_ranks

@@ -14,15 +14,7 @@ from traceops.hangs.model import Diagnosis
 from traceops.hangs.words import WAIT_REASONS
 from traceops.render.cells import Cell, Table, name, table_of
 from traceops.render.writers.csv import csv_text, struct_csv
-from traceops.report.hang_text import (
-    MergedWait,
-    RankGroup,
-    bytes_text,
-    merged_waits,
-    operation_text,
-    shown_waits,
-    state_text,
-)
+from traceops.report import hang_text
 from traceops.words.catalogue import texts
 
 WORDS = texts("views", "hang")
@@ -33,7 +25,7 @@ _RANK_KEYS = [key for key in texts("tables", "hang_ranks") if key[0] != "@"]
 _WORD = 60  # characters before the middle of a name is left out
 
 
-def ranks_table(diagnosis: Diagnosis, groups: Sequence[RankGroup]) -> Table:
+def ranks_table(diagnosis: Diagnosis, groups: Sequence[hang_text.RankGroup]) -> Table:
     """A row for equal ranks, causes first; columns that nobody fills are left out."""
     rows = [_cells(group) for group in groups[:MOST_ROWS]]
     empty = [key for key in _RANK_KEYS if key not in ("ranks", "state") and not any(row[key].text for row in rows)]
@@ -44,25 +36,27 @@ def ranks_table(diagnosis: Diagnosis, groups: Sequence[RankGroup]) -> Table:
 
 def waits_table(diagnosis: Diagnosis) -> Table | None:
     """The graph in words: which ranks wait for which, in what and why; None where none waits."""
-    waits = sorted(merged_waits(shown_waits(diagnosis)), key=lambda wait: (-len(wait.ranks), wait.ranks))
-    cells: dict[str, Callable[[MergedWait], Cell]] = {
+    waits = sorted(
+        hang_text.merged_waits(hang_text.shown_waits(diagnosis)), key=lambda wait: (-len(wait.ranks), wait.ranks)
+    )
+    cells: dict[str, Callable[[hang_text.MergedWait], Cell]] = {
         "ranks": lambda wait: _ranks_cell(wait.ranks),
         "on": lambda wait: _ranks_cell(wait.on),
-        "op": lambda wait: _text(operation_text(wait.op, wait.sequence, wait.group)),
+        "op": lambda wait: _text(hang_text.operation_text(wait.op, wait.sequence, wait.group)),
         "reason": lambda wait: _text(WAIT_REASONS[wait.reason], 160),
     }
     return table_of("hang_waits", waits, make=cells, most=_MOST_WAITS) if waits else None
 
 
-def _cells(group: RankGroup) -> dict[str, Cell]:
+def _cells(group: hang_text.RankGroup) -> dict[str, Cell]:
     """The cell of each column."""
     sources = dict.fromkeys(source for several in group.values("sources") for source in several)
     nbytes = group.shared("bytes")
     times = sorted(time for time in group.values("last_line") if time is not None)
     own = {
         "ranks": _ranks_cell(group.ranks),
-        "state": Cell(state_text(group), css="worst" if group.root is not None else ""),
-        "bytes": Cell(bytes_text(group), "" if nbytes is None else f"{nbytes:,} bytes", "nowrap"),
+        "state": Cell(hang_text.state_text(group), css="worst" if group.root is not None else ""),
+        "bytes": Cell(hang_text.bytes_text(group), "" if nbytes is None else f"{nbytes:,} bytes", "nowrap"),
         "waits_for": _ranks_cell(group.waits_for),
         "last_line": Cell(" to ".join(dict.fromkeys((*times[:1], *times[-1:]))), css="nowrap" if times else ""),
         "sources": Cell(", ".join(sources)),
@@ -70,7 +64,7 @@ def _cells(group: RankGroup) -> dict[str, Cell]:
     return {key: own[key] if key in own else _shared(group, key) for key in _RANK_KEYS}
 
 
-def _shared(group: RankGroup, key: str) -> Cell:
+def _shared(group: hang_text.RankGroup, key: str) -> Cell:
     if key in group.differ:
         return Cell(say("values", values=len(group.values(key))), WORDS["differ"], "unknown")
     value = group.shared(key)
