@@ -14,7 +14,17 @@ import numpy as np
 from traceops.compare.model import Comparison, MetricChange, MetricOutcome, StepPoint
 from traceops.render.comparison import text
 from traceops.render.comparison.text import WORDS
-from traceops.render.report import figures
+from traceops.render.report.figures import (
+    CATEGORIES,
+    Figure,
+    axis,
+    bar_trace,
+    dots,
+    laid_out,
+    line,
+    rounded,
+    upright_line,
+)
 from traceops.render.report.terms import TERMS
 
 COLOUR = {"base": "#0072B2", "head": "#D55E00"}
@@ -28,7 +38,7 @@ MOST_POINTS = 4000
 _LEAST_SHARE = 0.002  # of the step: buckets that moved less are left out of the waterfall
 
 
-def waterfall_figure(comparison: Comparison) -> figures.Figure | None:
+def waterfall_figure(comparison: Comparison) -> Figure | None:
     """From base's step to head's, ms: what each bucket of the ledger adds or takes; None without a ledger. The axis
     does not begin at 0, so base and head are dots and only what moved is a bar."""
     buckets = [metric for metric in comparison.metrics if text.is_bucket(metric)]
@@ -48,28 +58,26 @@ def waterfall_figure(comparison: Comparison) -> figures.Figure | None:
         pieces.append(("the rest", at, end - at, "#7A7A7A"))
     labels = [label for label, *_ in pieces]
     said = [f"{width:+.2f} ms" for _, _, width, _ in pieces]
-    bars = figures.bar_trace(
-        "", [figures.rounded(width) for _, _, width, _ in pieces], labels, [colour for *_, colour in pieces],
-        "%{y}: %{customdata}<extra></extra>", base=[figures.rounded(left) for _, left, *_ in pieces],
+    bars = bar_trace(
+        "", [rounded(width) for _, _, width, _ in pieces], labels, [colour for *_, colour in pieces],
+        "%{y}: %{customdata}<extra></extra>", base=[rounded(left) for _, left, *_ in pieces],
         marker={"line": {"width": 1, "color": "rgba(128,128,128,0.8)"}}, text=said, textposition="outside",
         cliponaxis=False, customdata=said, showlegend=False,
     )  # fmt: skip
     marker = {"size": 12, "color": [COLOUR["base"], COLOUR["head"]]}
-    both = figures.dots(
-        "", [figures.rounded(start), figures.rounded(end)], ["base", "head"], marker, "%{y}: %{x:.2f} ms", mode="markers+text",
+    both = dots(
+        "", [rounded(start), rounded(end)], ["base", "head"], marker, "%{y}: %{x:.2f} ms", mode="markers+text",
         text=[f"  {start:.2f} ms", f"  {end:.2f} ms"], textposition="middle right", cliponaxis=False, showlegend=False,
     )  # fmt: skip
     ends = [start, *(place for _, left, width, _ in pieces for place in (left, left + width)), end]
     room = max(0.4 * (max(ends) - min(ends)), 0.01 * max(ends, default=1.0))
-    reach = [figures.rounded(max(0.0, min(ends) - room)), figures.rounded(max(ends) + room)]
+    reach = [rounded(max(0.0, min(ends) - room)), rounded(max(ends) + room)]
     order = {"categoryorder": "array", "categoryarray": ["base", *labels, "head"], "showgrid": False}
-    xaxis = figures.axis(WORDS["ledger_axis"], range=reach)
-    return figures.laid_out(
-        [bars, both], len(labels) + 2, pixels=30, xaxis=xaxis, yaxis={**figures.CATEGORIES, **order}
-    )
+    xaxis = axis(WORDS["ledger_axis"], range=reach)
+    return laid_out([bars, both], len(labels) + 2, pixels=30, xaxis=xaxis, yaxis={**CATEGORIES, **order})
 
 
-def interval_figure(comparison: Comparison) -> figures.Figure | None:
+def interval_figure(comparison: Comparison) -> Figure | None:
     """Each metric's change in percent with its interval, and how much worse would fail; None without any."""
     shown = [
         m
@@ -86,24 +94,24 @@ def interval_figure(comparison: Comparison) -> figures.Figure | None:
         "color": "rgba(128,128,128,0.9)",
     }  # fmt: skip
     traces = [
-        figures.dots(
-            WORDS["interval"], [figures.rounded(metric.change_pct or 0.0) for metric in shown], labels, marker,
+        dots(
+            WORDS["interval"], [rounded(metric.change_pct or 0.0) for metric in shown], labels, marker,
             WORDS["interval_hover"], error_x=error, showlegend=False,
             customdata=[[text.effect_text(m), text.outcome_text(m)] for m in shown],
         )
     ]  # fmt: skip
     if gated := [metric for metric in shown if metric.threshold_pct is not None]:
         marker = {"symbol": "line-ns", "size": 16, "line": {"width": 3, "color": "#CC3311"}}
-        limits, names = [figures.rounded(_limit(metric)) for metric in gated], [_label(metric) for metric in gated]
-        traces.append(figures.dots("fails from here", limits, names, marker, WORDS["limits_hover"]))
-    zero = figures.upright_line(0, {"width": 1, "color": "rgba(128,128,128,0.9)"})
-    return figures.laid_out(
-        traces, len(shown), pixels=26, least=180, margin={"t": 34}, xaxis=figures.axis("change, %", zeroline=False),
-        yaxis={**figures.CATEGORIES, "showgrid": False}, legend=_LEGEND_ABOVE, shapes=[zero],
+        limits, names = [rounded(_limit(metric)) for metric in gated], [_label(metric) for metric in gated]
+        traces.append(dots("fails from here", limits, names, marker, WORDS["limits_hover"]))
+    zero = upright_line(0, {"width": 1, "color": "rgba(128,128,128,0.9)"})
+    return laid_out(
+        traces, len(shown), pixels=26, least=180, margin={"t": 34}, xaxis=axis("change, %", zeroline=False),
+        yaxis={**CATEGORIES, "showgrid": False}, legend=_LEGEND_ABOVE, shapes=[zero],
     )  # fmt: skip
 
 
-def steps_figure(comparison: Comparison) -> figures.Figure | None:
+def steps_figure(comparison: Comparison) -> Figure | None:
     """Every step as a dot, a column a capture, in the order they were taken where that is known; None without. Over the
     columns lie the medians of what is compared: steps without the profiler where there are any."""
     if not comparison.steps:
@@ -136,7 +144,7 @@ def steps_figure(comparison: Comparison) -> figures.Figure | None:
             label = f"{side}, {'with' if profiled else 'without'} the profiler"
             names = [f"{html.escape(point.capture[:60])}, step {point.index}" for _, point in own]
             x, y = [x for x, _ in own], [point.ms for _, point in own]
-            traces.append(figures.dots(label, x, y, marker, "%{customdata}: %{y:.3f} ms", customdata=names))
+            traces.append(dots(label, x, y, marker, "%{customdata}: %{y:.3f} ms", customdata=names))
     traces.append(_medians([by_capture[key] for key in columns]))
     numbers: dict[str, int] = defaultdict(int)
     ticks = []
@@ -147,9 +155,9 @@ def steps_figure(comparison: Comparison) -> figures.Figure | None:
         "tickvals": list(range(len(columns))), "ticktext": ticks, "range": [-0.6, len(columns) - 0.4],
         "automargin": True, "showgrid": False, "zeroline": False,
     }  # fmt: skip
-    return figures.laid_out(
+    return laid_out(
         traces, 0, pixels=0, least=380, grid_y=True, margin={"t": 60}, xaxis=xaxis,
-        yaxis=figures.axis("ms per step", automargin=True), legend=_LEGEND_ABOVE,
+        yaxis=axis("ms per step", automargin=True), legend=_LEGEND_ABOVE,
     )  # fmt: skip
 
 
@@ -159,10 +167,10 @@ def _medians(captures: Sequence[Sequence[StepPoint]]) -> dict[str, Any]:
     ys: list[float | None] = []
     for column, own in enumerate(captures):
         compared = [point.ms for point in own if not point.profiled] or [point.ms for point in own]
-        median = figures.rounded(float(np.median(compared)))
+        median = rounded(float(np.median(compared)))
         xs += [column - _WIDTH / 2, column + _WIDTH / 2, None]
         ys += [median, median, None]
-    return figures.line(WORDS["medians"], xs, ys, "rgba(128,128,128,0.9)", 2, hovertemplate=WORDS["medians_hover"])
+    return line(WORDS["medians"], xs, ys, "rgba(128,128,128,0.9)", 2, hovertemplate=WORDS["medians_hover"])
 
 
 def _label(metric: MetricChange) -> str:
@@ -175,7 +183,7 @@ def _limit(metric: MetricChange) -> float:
 
 
 def _reach(upper: float | None, lower: float | None) -> float:
-    return (figures.rounded(upper - lower) or 0.0) if upper is not None and lower is not None else 0.0
+    return (rounded(upper - lower) or 0.0) if upper is not None and lower is not None else 0.0
 
 
 def _known(value: float | None) -> bool:

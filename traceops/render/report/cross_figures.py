@@ -17,7 +17,21 @@ from traceops.core.units import digits_text, size_text
 from traceops.core.words import CAUSES
 from traceops.measure.ledger import BUCKETS
 from traceops.render.cells import size
-from traceops.render.report import figures
+from traceops.render.report.figures import (
+    MOST_STEPS,
+    Y_LABELS,
+    Figure,
+    axis,
+    bar_trace,
+    dots,
+    escaped,
+    heat_map,
+    hover,
+    laid_out,
+    rounded,
+    upright_line,
+    worded,
+)
 from traceops.render.report.rank_groups import MOST_RANKS, WORST_RANKS, lateness_by_group, row_labels, shown_ranks
 from traceops.render.report.terms import COMM_WAIT, COMPUTE, TERMS, TRANSFER, term_of
 from traceops.report.model import Report
@@ -34,7 +48,7 @@ _GREY = "#6b7078"
 _SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A7A7A", "#B8A800")
 
 
-def lateness_figure(report: Report, ranks: Sequence[int] | None = None) -> figures.Figure:
+def lateness_figure(report: Report, ranks: Sequence[int] | None = None) -> Figure:
     """Waiting that each rank caused in each step, ms summed over the ranks that waited: a heat map. Hover splits it by
     cause and says what the rank waited itself. Without `ranks` all of them, or the kinds of more than 64, each with
     what all of its ranks caused: who of them comes last is chance. The last 400 steps where there are more. The colours
@@ -42,7 +56,7 @@ def lateness_figure(report: Report, ranks: Sequence[int] | None = None) -> figur
     cells = {(row.rank, row.step): row for row in lateness_by_group(report)}
     judged = {rank for rank, _ in cells}
     chosen = [rank for rank in (shown_ranks(report) if ranks is None else ranks) if rank in judged]
-    steps = sorted({step for _, step in cells}, key=lambda step: -1 if step is None else step)[-figures.MOST_STEPS :]
+    steps = sorted({step for _, step in cells}, key=lambda step: -1 if step is None else step)[-MOST_STEPS:]
     grid = [[_caused(cells.get((rank, step))) for step in steps] for rank in chosen]
     known = [value for line in grid for value in line if value is not None] or [0.0]
     median = report.summary.step_time_ms.median or 0.0
@@ -52,47 +66,47 @@ def lateness_figure(report: Report, ranks: Sequence[int] | None = None) -> figur
         "zmax": max(*known, 0.1 * median, 1e-3),
         "colorscale": [[0, "#fbf6f1"], [1, COMM_WAIT.colour]],
         "hovertext": [[_split_text(cells.get((rank, step))) for step in steps] for rank in chosen],
-        "hovertemplate": figures.hover("caused"),
+        "hovertemplate": hover("caused"),
     }
     columns = ["window" if step is None else f"step {step}" for step in steps]
     labels = row_labels(report, chosen)
-    return figures.heat_map(columns, labels, heat, "%{z:.3~g}", pixels=22 if len(chosen) <= _MOST_TALL else 14)
+    return heat_map(columns, labels, heat, "%{z:.3~g}", pixels=22 if len(chosen) <= _MOST_TALL else 14)
 
 
-def arrivals_figure(report: Report) -> figures.Figure:
+def arrivals_figure(report: Report) -> Figure:
     """Each kind of collective: bars from the median to the 95th percentile of first to last arrival, ms. Beside each
     bar stands who comes last most often, and how often. The 24 kinds that wait most."""
     rows = (report.tables.arrivals)[:MOST_KINDS]
     places = list(range(len(rows)))
-    low = [figures.rounded(row.spread_p50_ms) or 0.0 for row in rows]
-    high = [max(figures.rounded(row.spread_p95_ms) or 0.0, p50) for row, p50 in zip(rows, low, strict=True)]
+    low = [rounded(row.spread_p50_ms) or 0.0 for row in rows]
+    high = [max(rounded(row.spread_p95_ms) or 0.0, p50) for row, p50 in zip(rows, low, strict=True)]
     about = [
-        figures.worded(
-            "arrival", op=figures.escaped(row.op), ranks=ranks_text(row.ranks, 8), count=row.count, p50=p50, p95=p95,
+        worded(
+            "arrival", op=escaped(row.op), ranks=ranks_text(row.ranks, 8), count=row.count, p50=p50, p95=p95,
             most=row.spread_max_ms, last=row.last_rank, share=row.last_rank_pct,
         )
         for row, p50, p95 in zip(rows, low, high, strict=True)
     ]  # fmt: skip
-    spread = figures.bar_trace(
-        "p50 to p95", [figures.rounded(p95 - p50) for p50, p95 in zip(low, high, strict=True)], places, COMM_WAIT.colour,
+    spread = bar_trace(
+        "p50 to p95", [rounded(p95 - p50) for p50, p95 in zip(low, high, strict=True)], places, COMM_WAIT.colour,
         "%{hovertext}<extra></extra>", base=low, width=0.55, marker={"opacity": 0.55}, textposition="outside",
         text=[f" rank {row.last_rank}: {row.last_rank_pct:.0f} %" for row in rows], cliponaxis=False,
         hovertext=about, showlegend=False,
     )  # fmt: skip
     marker = {"symbol": "line-ns-open", "size": 14, "line": {"width": 3}, "color": COMM_WAIT.colour}
-    medians = figures.dots("median", low, places, marker, "%{hovertext}", hovertext=about, showlegend=False)
+    medians = dots("median", low, places, marker, "%{hovertext}", hovertext=about, showlegend=False)
     # What each kind is called; sizes are whole where two kinds read alike.
     kinds = [(row.op, row.group, row.ranks, "" if row.bytes is None else size(row.bytes).text) for row in rows]
     labels = [
         _kind_label(row, "" if row.bytes is None else f" {kind[3] if kinds.count(kind) == 1 else f'{row.bytes:,} B'}")
         for row, kind in zip(rows, kinds, strict=True)
     ]
-    xaxis = figures.axis(figures.worded("arrivals_axis"), range=[0, 1.35 * (max(high, default=1.0) or 1.0)])
+    xaxis = axis(worded("arrivals_axis"), range=[0, 1.35 * (max(high, default=1.0) or 1.0)])
     pixels = _TALL if any(len(label) > _TWO_LINES for label in labels) else 28
-    return figures.laid_out([spread, medians], len(rows), pixels=pixels, xaxis=xaxis, yaxis=places_axis(labels))
+    return laid_out([spread, medians], len(rows), pixels=pixels, xaxis=xaxis, yaxis=places_axis(labels))
 
 
-def bandwidth_figure(report: Report) -> figures.Figure:
+def bandwidth_figure(report: Report) -> Figure:
     """Bus bandwidth (GB/s, 10⁹ bytes) of each collective against its size (bytes, log), a colour a kind and group.
     Where TO-C001 fired, a line shows what the link should give."""
     kinds: dict[str, list[BandwidthRow]] = defaultdict(list)
@@ -100,44 +114,42 @@ def bandwidth_figure(report: Report) -> figures.Figure:
         if row.bytes and row.busbw_gbs is not None:
             kinds[f"{row.op} · {row.group}"].append(row)
     ordered = sorted(kinds, key=lambda kind: -len(kinds[kind]))
-    series = [(figures.escaped(kind, 60), kinds[kind]) for kind in ordered[:_MOST_COLOURS]]
+    series = [(escaped(kind, 60), kinds[kind]) for kind in ordered[:_MOST_COLOURS]]
     if rest := [row for kind in ordered[_MOST_COLOURS:] for row in kinds[kind]]:
         series.append((f"{len(ordered) - _MOST_COLOURS} other kinds", rest))
     points = []
     for place, (label, rows) in enumerate(series):
         marker = {"size": 7, "opacity": 0.6, "color": _SERIES[place] if place < len(_SERIES) else _GREY}
         about = [
-            figures.worded(
-                "bandwidth", op=figures.escaped(row.op), group=figures.escaped(row.group), ranks=ranks_text(row.ranks, 6),
+            worded(
+                "bandwidth", op=escaped(row.op), group=escaped(row.group), ranks=ranks_text(row.ranks, 6),
                 size=size(row.bytes).text, ms=row.transfer_ms,
             )
             for row in rows
         ]  # fmt: skip
         x, y = [row.bytes for row in rows], [row.busbw_gbs for row in rows]
-        points.append(
-            figures.dots(label, x, y, marker, "%{customdata}: %{y:.1f} GB/s", showlegend=True, customdata=about)
-        )
+        points.append(dots(label, x, y, marker, "%{customdata}: %{y:.1f} GB/s", showlegend=True, customdata=about))
     sizes = [math.log10(row.bytes) for rows in kinds.values() for row in rows if row.bytes] or [6.0]
     beside = max(0.6 - (max(sizes) - min(sizes)) / 2, 0.1)  # a decade or more: near sizes are no spectrum
     least, most = min(sizes) - beside, max(sizes) + beside
-    return figures.laid_out(
+    return laid_out(
         points, 10, pixels=26, grid_y=True, legend={"orientation": "h", "y": -0.3, "x": 0},
-        xaxis=figures.axis(figures.worded("bandwidth_axis"), type="log", range=[least, most], **_size_ticks(least, most)),
-        yaxis=figures.axis("bus GB/s", rangemode="tozero", automargin=True), **_reference_line(report),
+        xaxis=axis(worded("bandwidth_axis"), type="log", range=[least, most], **_size_ticks(least, most)),
+        yaxis=axis("bus GB/s", rangemode="tozero", automargin=True), **_reference_line(report),
     )  # fmt: skip
 
 
-def what_if_figure(report: Report) -> figures.Figure:
+def what_if_figure(report: Report) -> Figure:
     """Predicted step time for one change at a time, ms, most saved first; a line marks the step as it is."""
     rows = sorted(report.what_if, key=lambda row: -(row.saved_pct or 0.0))[:MOST_CHANGES]
-    predicted = [figures.rounded(row.predicted_step_time_ms) for row in rows]
+    predicted = [rounded(row.predicted_step_time_ms) for row in rows]
     saved = [row.saved_pct for row in rows]
-    bars = figures.bar_trace(
+    bars = bar_trace(
         "", predicted, range(len(rows)),
-        [COMPUTE.colour if (pct or 0.0) >= WORTH_PCT else _GREY for pct in saved], figures.hover("change"), width=0.6,
+        [COMPUTE.colour if (pct or 0.0) >= WORTH_PCT else _GREY for pct in saved], hover("change"), width=0.6,
         text=[_saved_text(pct) for pct in saved], textposition="auto", insidetextanchor="start",
         insidetextfont={"color": "#ffffff", "size": 12}, constraintext="none",
-        customdata=[figures.escaped(row.change, 120) for row in rows], showlegend=False,
+        customdata=[escaped(row.change, 120) for row in rows], showlegend=False,
     )  # fmt: skip
     now: dict[str, Any] = {}
     measured = next((row.step_time_ms for row in rows if row.step_time_ms is not None), None)
@@ -145,10 +157,10 @@ def what_if_figure(report: Report) -> figures.Figure:
         note = {"text": f"now {digits_text(measured)} ms", "x": measured, "xref": "x", "xanchor": "right"}
         note |= {"y": 1, "yref": "y domain", "yanchor": "bottom", "showarrow": False}
         line = {"width": 2, "color": COMM_WAIT.colour}
-        now = {"shapes": [figures.upright_line(measured, line)], "annotations": [note]}
-    xaxis = figures.axis(f"{report.summary.step_words.noun} ms", rangemode="tozero")
-    yaxis = places_axis([figures.escaped(row.change, 44) for row in rows])
-    return figures.laid_out([bars], len(rows), pixels=28, margin={"t": 26}, xaxis=xaxis, yaxis=yaxis, **now)
+        now = {"shapes": [upright_line(measured, line)], "annotations": [note]}
+    xaxis = axis(f"{report.summary.step_words.noun} ms", rangemode="tozero")
+    yaxis = places_axis([escaped(row.change, 44) for row in rows])
+    return laid_out([bars], len(rows), pixels=28, margin={"t": 26}, xaxis=xaxis, yaxis=yaxis, **now)
 
 
 def places_axis(labels: Sequence[str]) -> dict[str, Any]:
@@ -159,7 +171,7 @@ def places_axis(labels: Sequence[str]) -> dict[str, Any]:
         "range": [len(labels) - 0.5, -0.5],
         "showgrid": False,
         "zeroline": False,
-        **figures.Y_LABELS,
+        **Y_LABELS,
     }
 
 
@@ -170,7 +182,7 @@ def _reference_line(report: Report) -> dict[str, Any]:
         if found.rule == LOW_BANDWIDTH.id and gbs is not None:
             line = {"dash": "dash", "width": 1.5, "color": _GREY}
             shape = {"type": "line", "x0": 0, "x1": 1, "xref": "x domain", "y0": gbs, "y1": gbs, "yref": "y"}
-            note = {"text": figures.worded("reference", gbs=gbs), "showarrow": False}
+            note = {"text": worded("reference", gbs=gbs), "showarrow": False}
             note |= {"x": 1, "xref": "x domain", "xanchor": "right", "y": gbs, "yref": "y", "yanchor": "bottom"}
             return {"shapes": [{**shape, "line": line}], "annotations": [note]}
     return {}
@@ -189,7 +201,7 @@ def _size_ticks(low: float, high: float) -> dict[str, list[Any]]:
 
 
 def _caused(row: LatenessRow | None) -> float | None:
-    return None if row is None else figures.rounded(row.caused_wait_ms)
+    return None if row is None else rounded(row.caused_wait_ms)
 
 
 def _split_text(row: LatenessRow | None) -> str:
@@ -199,7 +211,7 @@ def _split_text(row: LatenessRow | None) -> str:
     parts = [
         f"{words.label} {row.cause_ms(cause):.3f}" for cause, words in CAUSES.items() if row.cause_ms(cause) >= 0.0005
     ]
-    itself = figures.worded("itself", ms=row.waited_ms)
+    itself = worded("itself", ms=row.waited_ms)
     return f"{', '.join(parts)} ms; {itself}" if parts else itself
 
 
@@ -207,7 +219,7 @@ def _kind_label(row: ArrivalRow, each: str) -> str:
     named = str(row.group)
     members = ranks_text(row.ranks, 2)
     group = f"ranks {members}" if named == f"{len(row.ranks)} ranks" else f"{named[:20]} {members}"
-    return figures.escaped(f"{str(row.op)[:20]}{each} ×{row.count} · {group}", 64)
+    return escaped(f"{str(row.op)[:20]}{each} ×{row.count} · {group}", 64)
 
 
 def _saved_text(pct: float | None) -> str:
@@ -222,7 +234,7 @@ _LEAST_PART_MS = 1e-6
 MOST_RUNS = 12_000  # of equal cells in the timeline, over all ranks; a browser draws each as a shape
 
 
-def critical_path_figure(report: Report) -> figures.Figure:
+def critical_path_figure(report: Report) -> Figure:
     """What set the length of the median step: a lane a rank on the path, its pieces in ms since the path began. Dotted
     lines lead from rank to rank. The 32 ranks with most of it where there are more."""
     rows = report.tables.critical_path
@@ -245,7 +257,7 @@ def critical_path_figure(report: Report) -> figures.Figure:
         same = [(part, whole) for part, whole in parts if part.kind == kind]
         pieces.append(_pieces(kind, [part for part, _ in same], place, [_split(whole) for _, whole in same]))
     labels = [f"rank {rank}" for rank in lanes]
-    return _lanes([lines, *pieces], labels, figures.worded("path_axis"), _end(shown), pixels=30)
+    return _lanes([lines, *pieces], labels, worded("path_axis"), _end(shown), pixels=30)
 
 
 def _parts(row: PathRow) -> list[tuple[PathRow, PathRow]]:
@@ -265,7 +277,7 @@ def _parts(row: PathRow) -> list[tuple[PathRow, PathRow]]:
     return parts
 
 
-def timeline_figure(report: Report, ranks: Sequence[int] | None = None, most: int = MOST_RUNS) -> figures.Figure:
+def timeline_figure(report: Report, ranks: Sequence[int] | None = None, most: int = MOST_RUNS) -> Figure:
     """The longest step on all ranks, ms on one clock since its first beginning: a row a rank, coloured by bucket.
     Without `ranks` all of them, or one of each kind of more than 64. Runs too short to be seen join the neighbour that
     takes most of the moment where there are more than `most`."""
@@ -281,7 +293,7 @@ def timeline_figure(report: Report, ranks: Sequence[int] | None = None, most: in
         runs = [row for rank in lanes for row in thinned(by_rank[rank], most // len(lanes))]
     place = {rank: lane for lane, rank in enumerate(lanes)}
     pieces = [_pieces(kind, [row for row in runs if row.kind == kind], place) for kind in _kinds(runs)]
-    title = figures.worded("timeline_axis", the=report.summary.step_words.the)
+    title = worded("timeline_axis", the=report.summary.step_words.the)
     return _lanes(pieces, row_labels(report, lanes), title, _end(runs), pixels=24)
 
 
@@ -330,10 +342,10 @@ def _pieces(
 ) -> dict[str, Any]:
     """A trace of bars, one a row; `more` stands below a piece's time in the hover text."""
     term = term_of(kind)
-    duration = [figures.rounded(row.duration_ms) for row in rows]
-    return figures.bar_trace(
+    duration = [rounded(row.duration_ms) for row in rows]
+    return bar_trace(
         term.label, duration, [place[row.rank] for row in rows], term.colour,
-        figures.hover("split_piece" if more else "piece", label=term.label), base=[figures.rounded(row.start_ms) for row in rows],
+        hover("split_piece" if more else "piece", label=term.label), base=[rounded(row.start_ms) for row in rows],
         width=0.8, meta=str(kind) if kind == TRANSFER or kind in TERMS else "other", customdata=duration,
         showlegend=True, **({"hovertext": list(more)} if more else {}),
     )  # fmt: skip
@@ -350,12 +362,10 @@ def _split(row: PathRow) -> str:
     return f"{rank}: {', '.join(parts)} ms" if parts else rank
 
 
-def _lanes(
-    traces: Sequence[Mapping[str, Any]], labels: Sequence[str], title: str, end: float, pixels: int
-) -> figures.Figure:
+def _lanes(traces: Sequence[Mapping[str, Any]], labels: Sequence[str], title: str, end: float, pixels: int) -> Figure:
     """A lane a label, so many pixels high, over ms from 0 to `end`; a legend below."""
-    figure = figures.laid_out(
-        traces, len(labels), pixels=pixels, margin={"b": 80}, xaxis=figures.axis(title, range=[0, end]),
+    figure = laid_out(
+        traces, len(labels), pixels=pixels, margin={"b": 80}, xaxis=axis(title, range=[0, end]),
         yaxis=places_axis(labels), barmode="overlay",
     )  # fmt: skip
     layout = figure["layout"]
