@@ -152,8 +152,7 @@ def _along_tree(anchors: dict[int, dict[int, int]]) -> dict[int, ClockFit]:
                 for other in by_anchor[number]:
                     if other not in fits:
                         shared[other].append((number, int(moment)))
-        most = max(map(len, shared.values()), default=0)
-        if most < _LEAST_ANCHORS:
+        if (most := max(map(len, shared.values()), default=0)) < _LEAST_ANCHORS:
             return fits
         newly = [rank for rank, met in shared.items() if len(met) == most]
         for rank in newly:

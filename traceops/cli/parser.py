@@ -153,8 +153,7 @@ class Parser(argparse.ArgumentParser):
     ) -> str:
         """'; did you mean --nproc?', or a whole command: options as they certainly were meant, without the others. The
         options that there are where no such command can be made out."""
-        rewritten = _rewritten(asked, words, unknown)
-        if rewritten is None or not self._takes(rewritten.words):
+        if (rewritten := _rewritten(asked, words, unknown)) is None or not self._takes(rewritten.words):
             return _options_of(asked)
         command = f"traceops {shlex.join(rewritten.words)}"
         if rewritten.dropped:
@@ -272,8 +271,7 @@ def _has_value(follows: Sequence[str]) -> bool | None:
 
 def _options_of(asked: argparse.ArgumentParser) -> str:
     """The options of a command that most people need."""
-    command = getattr(asked, "_command", None)
-    if command is None:
+    if (command := getattr(asked, "_command", None)) is None:
         return ""
     shown = command.shown or [own for own in asked._option_string_actions if own.startswith("--") and own != "--color"]
     return f"; options of {asked.prog}: {', '.join(shown)}{'; all: --help-all' if command.shown else ''}"

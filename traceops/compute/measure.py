@@ -11,29 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from traceops.compute.attainable import (
-    FASTEST,
-    Gpu,
-    expected_ns,
-    gpu_of,
-    passed_ns,
-    product_ns,
-    roofs_of,
-    times_of_peak,
-)
-from traceops.compute.heavy import (
-    CONVOLVED,
-    find_at_limit,
-    find_channels_first,
-    find_float32,
-    find_float64,
-    find_idle_processors,
-    find_layout_copies,
-    find_masked_attention,
-    find_misaligned,
-    find_repeated_keys,
-    find_unfused_attention,
-)
+from traceops.compute import attainable, heavy, unsized
 from traceops.compute.judged import Judged, Kernels, judge_uses, kernel_works, launches_of, operator_times, time_of
 from traceops.compute.model import OF_HOST, Bound, Impossible, KernelTables, Loss, RankCompute
 from traceops.compute.named import built_for, maker_of
@@ -51,18 +29,6 @@ from traceops.compute.passes import (
     find_slice_gradients,
     find_unfused,
     find_unread_logits,
-)
-from traceops.compute.unsized import (
-    find_converted_layouts,
-    find_copied_keys,
-    find_few_rows,
-    find_float32_kernels,
-    find_growing,
-    find_made_masks,
-    find_small_chains,
-    find_unsized_attention,
-    find_unsized_products,
-    find_widened_weights,
 )
 from traceops.compute.uses import Launched, Schedule
 from traceops.core.arrays import total, uniques
@@ -263,35 +229,38 @@ def _small_batch(kernels: Kernels) -> list[Loss]:
     ]
 
 
-def batched_ns(one: Judged, times: float, gpu: Gpu, *, shared: bool = True) -> float:
+def batched_ns(one: Judged, times: float, gpu: attainable.Gpu, *, shared: bool = True) -> float:
     """The time of so many calls as one: never less than a single call. shared: all read the same weights, once."""
     once, moved = one.ns / one.calls, one.work.bytes
     if moved is None:
-        fixed = min(one.launches / one.calls * expected_ns("index", 0.0), once)
+        fixed = min(one.launches / one.calls * attainable.expected_ns("index", 0.0), once)
         return fixed + max(times * _UNKNOWN_BATCHED, 1.0) * (once - fixed)
     if one.work.attention is not None and one.attainable_ns is not None:
         work = times * one.attainable_ns / one.calls / min(times, 8)
     elif one.kind in ("product", "convolution"):
         if shared and one.work.product is not None:
             moved -= one.work.product.right.stored * (1 - 1 / max(times, 1.0))
-        work = product_ns(one.work.flops * times, moved * times, one.unit, gpu)
-        work *= CONVOLVED if one.kind == "convolution" else 1.0
+        work = attainable.product_ns(one.work.flops * times, moved * times, one.unit, gpu)
+        work *= heavy.CONVOLVED if one.kind == "convolution" else 1.0
     else:
-        return max(passed_ns(moved * times, one.kind, one.use.main_kernel, gpu), once)
-    return max(expected_ns(one.kind, work), once)
+        return max(attainable.passed_ns(moved * times, one.kind, one.use.main_kernel, gpu), once)
+    return max(attainable.expected_ns(one.kind, work), once)
 
 
-_WITHOUT_SHAPES = (find_unsized_attention, find_unsized_products, find_converted_layouts, find_optimizer_loop)
+_WITHOUT_SHAPES = (
+    unsized.find_unsized_attention, unsized.find_unsized_products, unsized.find_converted_layouts, find_optimizer_loop,
+)  # fmt: skip
 _KERNELS_ALONE = (  # which have no operator: their names tell inputs, not shapes
-    find_copied_keys, find_made_masks, find_growing, find_widened_weights, find_float32_kernels,
-    find_float64, find_casts, find_unfused, find_scatter, find_idle_processors,
-    find_small_chains, find_few_rows,
+    unsized.find_copied_keys, unsized.find_made_masks, unsized.find_growing, unsized.find_widened_weights,
+    unsized.find_float32_kernels, heavy.find_float64, find_casts, find_unfused, find_scatter,
+    heavy.find_idle_processors, unsized.find_small_chains, unsized.find_few_rows,
 )  # fmt: skip
 _WITH_SHAPES = (
-    find_recomputation, find_float64, find_slice_gradients, find_unfused_attention, find_masked_attention,
-    find_repeated_keys, find_one_hot, find_growing_cat, find_dense_table, find_channels_first, find_misaligned,
-    find_broadcasts, find_unread_logits, find_float32, find_float_logits, find_optimizer_loop, find_messages,
-    find_scatter, find_layout_copies, find_casts, find_unfused, find_idle_processors, find_at_limit,
+    find_recomputation, heavy.find_float64, find_slice_gradients, heavy.find_unfused_attention,
+    heavy.find_masked_attention, heavy.find_repeated_keys, find_one_hot, find_growing_cat, find_dense_table,
+    heavy.find_channels_first, heavy.find_misaligned, find_broadcasts, find_unread_logits, heavy.find_float32,
+    find_float_logits, find_optimizer_loop, find_messages, find_scatter, heavy.find_layout_copies, find_casts,
+    find_unfused, heavy.find_idle_processors, heavy.find_at_limit,
 )  # fmt: skip
 
 
@@ -308,14 +277,14 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
         return None
     events = launched.events
     device = device or built_for(events.names[at] for at in np.unique(events.name[launched.row]).tolist())
-    gpu = gpu_of(device)
+    gpu = attainable.gpu_of(device)
     kernels = judge_uses(launched, gpu)
     has_shapes = any(one.tensors and not one.use.alone for one in kernels.all)
     host_ns = total(launched.host_ns) / len(launched.host_ns)
     bound = _bound_of(host_ns / max(launched.device_ns, 1.0))
     losses = [] if gpu.source == "assumed" else _losses(kernels, has_shapes, launched, bound)
     by_time = sorted(kernels.all, key=lambda one: -one.ns)
-    beyond = _beyond_peak(by_time, FASTEST if gpu.source == "assumed" else gpu)
+    beyond = _beyond_peak(by_time, attainable.FASTEST if gpu.source == "assumed" else gpu)
     known = [one for one in kernels.all if one.attainable_ns is not None and id(one) not in beyond]
     compute = RankCompute(
         busy_ns=kernels.busy_ns,
@@ -328,7 +297,7 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
         rates=gpu.source,
         losses=tuple(losses),
         tables=pack_part(KernelTables(tuple(operator_times(by_time)), tuple(kernel_works(by_time)))),
-        roofs=None if gpu.source == "assumed" else roofs_of(gpu),
+        roofs=None if gpu.source == "assumed" else attainable.roofs_of(gpu),
         has_shapes=has_shapes,
         gpu=device or "",
         maker=maker_of(one.use.main_kernel for one in by_time),
@@ -391,13 +360,13 @@ _BEYOND = 1.05  # times the data sheet's peak, from which a recorded speed is im
 _MUCH_OF_BUSY = 0.05  # from which an operator counts
 
 
-def _beyond_peak(judged: Sequence[Judged], gpu: Gpu) -> dict[int, Impossible]:
+def _beyond_peak(judged: Sequence[Judged], gpu: attainable.Gpu) -> dict[int, Impossible]:
     """Uses, by id, that would have to be faster than the GPU can be."""
     busy, found = time_of(judged), {}
     for one in judged:
         if one.ns < _MUCH_OF_BUSY * busy or one.ns <= 0 or one.work.at_most:
             continue
-        times, moves = times_of_peak(one.use, one.work, one.ns / one.calls, gpu)
+        times, moves = attainable.times_of_peak(one.use, one.work, one.ns / one.calls, gpu)
         if times > _BEYOND:
             found[id(one)] = Impossible(one.use.name, times, moves)
     return found

@@ -271,8 +271,7 @@ def within_world(events: Sequence[LogEvent], world: int) -> tuple[tuple[LogEvent
     kept: list[LogEvent] = []
     strange: dict[str, tuple[int, set[int]]] = {}
     for event in events:
-        outside = {rank for rank in event.named if rank >= world}
-        if outside:
+        if outside := {rank for rank in event.named if rank >= world}:
             strange.setdefault(event.path, (event.line, set()))[1].update(outside)
             own = None if event.rank in outside else event.rank
             accused = tuple(rank for rank in event.accused if rank not in outside)

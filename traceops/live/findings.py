@@ -413,8 +413,7 @@ def _by_lines(one: RankEvidence, ranks: Sequence[RankEvidence], least: float, le
     """Kinds of a rank's own work of which a line grew beyond chance, and by so much more than on other ranks."""
     found: dict[Why, float] = {}
     for line in one.grown:
-        why = _BY_KIND.get(line.kind)
-        if why is None or line.surprise < least + _OF_LINES:
+        if (why := _BY_KIND.get(line.kind)) is None or line.surprise < least + _OF_LINES:
             continue
         place = line.file, line.line, line.kind
         others = [sum(each.ms for each in other.grown if (each.file, each.line, each.kind) == place)

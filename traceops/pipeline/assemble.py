@@ -19,40 +19,8 @@ from traceops.core.units import stored
 from traceops.measure.hta_tables import agreement_of_ranks
 from traceops.measure.ledger import BUCKETS
 from traceops.measure.steps import NO_STEP
-from traceops.pipeline.assemble_cross import (
-    bubble_of,
-    clocks_of,
-    collective_rows,
-    cross_rank_tables,
-    pipeline_rows,
-    replay_of,
-    role_rows,
-    what_if_rows,
-)
+from traceops.pipeline import assemble_cross, assemble_tables, assemble_whole
 from traceops.pipeline.assemble_detail import step_details
-from traceops.pipeline.assemble_tables import (
-    blocking_rows,
-    compute_rows,
-    copy_rows,
-    expert_rows,
-    hta_rows,
-    inventory,
-    kernel_rows,
-    known_median,
-    pass_rows,
-    peak_memory,
-    step_counts,
-    unprofiled_steps,
-    with_speed,
-)
-from traceops.pipeline.assemble_whole import (
-    flame_file,
-    flame_graph,
-    host_rows,
-    memory_rows,
-    undisturbed_rows,
-    whole_run_rows,
-)
 from traceops.pipeline.observed_run import ObservedRun, of_first_steps
 from traceops.pipeline.run_info import rank_hosts
 from traceops.report.model import Report
@@ -115,7 +83,7 @@ def summary_of(known: Inputs, rank_rows: Sequence[RankRow], judged: Sequence[Che
         by_step.pop(NO_STEP, None)  # the whole window of a rank that marks no steps is no step
     durations = [median(own) / 1e6 for own in by_step.values()]
     low, high = map(_round, percentiles(np.array(durations), (5, 95))) if durations else (None, None)
-    ledger = {bucket: known_median([row.bucket_ms(bucket) for row in rank_rows]) for bucket in BUCKETS}
+    ledger = {bucket: assemble_tables.known_median([row.bucket_ms(bucket) for row in rank_rows]) for bucket in BUCKETS}
     step = run.step_ms
     worst = {}
     for bucket in BUCKETS:
@@ -127,7 +95,7 @@ def summary_of(known: Inputs, rank_rows: Sequence[RankRow], judged: Sequence[Che
     recording_ms = 0.0 if timed else max(map(within_lateness_ms, run.ranks), default=0.0)  # an estimate
     return Summary(
         step_time_ms=StepTime(
-            median=known_median(durations),
+            median=assemble_tables.known_median(durations),
             p5=low,
             p95=high,
             n=len(durations),
@@ -142,12 +110,12 @@ def summary_of(known: Inputs, rank_rows: Sequence[RankRow], judged: Sequence[Che
             **{bucket: None if ms is None or not step else _round(100.0 * ms / step) for bucket, ms in ledger.items()}
         ),
         ledger_worst_rank=worst,
-        bubble_ms=bubble_of(run),
-        overlap_pct=known_median([row.overlap_pct for row in rank_rows]),
-        exposed_comm_ms=known_median([row.exposed_comm_ms for row in rank_rows]),
-        idle_pct=known_median([row.idle_pct for row in rank_rows]),
-        compute_pct=known_median([row.compute_pct for row in rank_rows]),
-        non_compute_pct=known_median([row.non_compute_pct for row in rank_rows]),
+        bubble_ms=assemble_cross.bubble_of(run),
+        overlap_pct=assemble_tables.known_median([row.overlap_pct for row in rank_rows]),
+        exposed_comm_ms=assemble_tables.known_median([row.exposed_comm_ms for row in rank_rows]),
+        idle_pct=assemble_tables.known_median([row.idle_pct for row in rank_rows]),
+        compute_pct=assemble_tables.known_median([row.compute_pct for row in rank_rows]),
+        non_compute_pct=assemble_tables.known_median([row.non_compute_pct for row in rank_rows]),
         unprofiled_step_time_ms=found.manifest.get("unprofiled_step_ms"),
         step_without_profiler_ms=_round(known.own_ms),
         first_steps=of_first_steps(found, [times.summary for times in run.ranks]),
@@ -164,8 +132,8 @@ def summary_of(known: Inputs, rank_rows: Sequence[RankRow], judged: Sequence[Che
             for one in unjudged_time(run, judged, on_cpu=found.manifest.get("device") == "cpu")
         ),
         matching=copied(Matching, run.matching),
-        clocks=clocks_of(run),
-        replay=replay_of(run),
+        clocks=assemble_cross.clocks_of(run),
+        replay=assemble_cross.replay_of(run),
         no_replay=no_replay(run),
         hta_failed=_hta_failures(run),
         hta_agreement=agreement_of_ranks(times.summary.hta_agreement for times in run.ranks) or UNSET,
@@ -205,33 +173,33 @@ def assemble(known: Inputs, run_info: Run, verdicts: Sequence[Verdict], seen: Ob
     rank_rows, judged = _rank_rows(found, run), checks(verdicts)
     report = Report(
         run=run_info,
-        summary=with_speed(summary_of(known, rank_rows, judged), run_info, run),
+        summary=assemble_tables.with_speed(summary_of(known, rank_rows, judged), run_info, run),
         ranks=rank_rows,
-        hosts=host_rows(run, rank_rows) or UNSET,
+        hosts=assemble_whole.host_rows(run, rank_rows) or UNSET,
         steps=tuple(row for times in run.ranks for row in _step_rows(times)),
-        compute=compute_rows(run) or UNSET,
-        collectives=collective_rows(run),
+        compute=assemble_tables.compute_rows(run) or UNSET,
+        collectives=assemble_cross.collective_rows(run),
         findings=(*of_hang, *most_important_first(merge_overlapping(others))),
         checks=tuple(judged),
-        what_if=what_if_rows(run),
-        pipelines=pipeline_rows(run),
-        roles=role_rows(run),
-        experts=expert_rows(run),
-        passes=pass_rows(run),
+        what_if=assemble_cross.what_if_rows(run),
+        pipelines=assemble_cross.pipeline_rows(run),
+        roles=assemble_cross.role_rows(run),
+        experts=assemble_tables.expert_rows(run),
+        passes=assemble_tables.pass_rows(run),
         tables=msgspec.structs.replace(
-            cross_rank_tables(run),
-            kernels=kernel_rows(run),
-            blocking_calls=blocking_rows(run),
-            copies=copy_rows(run),
-            hta=hta_rows([times.summary for times in run.ranks]),
+            assemble_cross.cross_rank_tables(run),
+            kernels=assemble_tables.kernel_rows(run),
+            blocking_calls=assemble_tables.blocking_rows(run),
+            copies=assemble_tables.copy_rows(run),
+            hta=assemble_tables.hta_rows([times.summary for times in run.ranks]),
         ),
-        inventory=inventory(run),
-        unprofiled_steps=unprofiled_steps(found, [times.summary for times in run.ranks]),
-        whole_run=whole_run_rows(seen, known.plain, found.manifest) or UNSET,
-        memory=memory_rows(seen.memory, seen.snapshots, seen.recorded) or UNSET,
+        inventory=assemble_tables.inventory(run),
+        unprofiled_steps=assemble_tables.unprofiled_steps(found, [times.summary for times in run.ranks]),
+        whole_run=assemble_whole.whole_run_rows(seen, known.plain, found.manifest) or UNSET,
+        memory=assemble_whole.memory_rows(seen.memory, seen.snapshots, seen.recorded) or UNSET,
         undisturbed=UNSET
         if known.undisturbed is None
-        else undisturbed_rows(known.undisturbed, run.step_ms, found.manifest),
+        else assemble_whole.undisturbed_rows(known.undisturbed, run.step_ms, found.manifest),
         flames=_flames(seen),
         hang=hang,
         fabric=run.fabric,
@@ -258,13 +226,15 @@ def assemble(known: Inputs, run_info: Run, verdicts: Sequence[Verdict], seen: Ob
 
 
 def _flames(seen: ObservedRun) -> tuple[tuple[str, str], ...]:
-    made = ((flame_file(one.rank), flame_graph(one)) for one in seen.observed[:_MOST_FLAMES])
+    made = (
+        (assemble_whole.flame_file(one.rank), assemble_whole.flame_graph(one)) for one in seen.observed[:_MOST_FLAMES]
+    )
     return tuple((name, text) for name, text in made if text is not None)
 
 
 def _rank_rows(found: Discovery, run: CrossRank) -> tuple[RankRow, ...]:
     hosts = rank_hosts(found, [times.summary for times in run.ranks])
-    peaks, caused = peak_memory(found), sum(times.caused_wait_ns or 0 for times in run.ranks)
+    peaks, caused = assemble_tables.peak_memory(found), sum(times.caused_wait_ns or 0 for times in run.ranks)
     rows = []
     for times in run.ranks:
         summary, breakdown = times.summary, times.summary.breakdown
@@ -307,7 +277,7 @@ def _rank_rows(found: Discovery, run: CrossRank) -> tuple[RankRow, ...]:
 def _step_rows(times: RankTimes) -> Iterator[StepRow]:
     names, numbers = (*BUCKETS, "duration_ms"), times.summary.step_numbers.tolist()
     columns = [(ns / 1e6).tolist() for ns in (*(times.buckets[bucket] for bucket in BUCKETS), times.duration)]
-    for number, ms, counts in zip(numbers, zip(*columns, strict=True), step_counts(times), strict=True):
+    for number, ms, counts in zip(numbers, zip(*columns, strict=True), assemble_tables.step_counts(times), strict=True):
         step = None if number < 0 else number
         yield StepRow(rank=times.summary.rank, step=step, **dict(zip(names, ms, strict=True)), **counts)
 

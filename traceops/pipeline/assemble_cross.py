@@ -8,18 +8,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from traceops.across import links
 from traceops.across.cross_rank import CrossRank
 from traceops.across.groups import Ranks
 from traceops.across.lateness import CAUSES, critical_path
-from traceops.across.links import (
-    LARGE_BYTES,
-    LinkReference,
-    bus_factor,
-    busbw_gbs,
-    collective_bytes,
-    overall_busbw,
-    reference_transfer_ns,
-)
 from traceops.across.match import Collective
 from traceops.across.rank_times import RankTimes, RoleTimes
 from traceops.across.replay.simulate import measured_step_ns
@@ -50,12 +42,12 @@ def collective_rows(run: CrossRank) -> tuple[CollectiveRow, ...]:
         ].append(collective)
     rows = []
     for (group, description, op, _, _, role), same in by_kind.items():
-        nbytes = collective_bytes(same[0])
+        nbytes = links.collective_bytes(same[0])
         transfer = median([c.transfer_ns for c in same])
         waits = [max(c.wait_ns) for c in same]
         busbw = None
         if nbytes and transfer > 0:
-            busbw = stored(nbytes / transfer * bus_factor(op, len(group)))  # bytes per ns are GB/s
+            busbw = stored(nbytes / transfer * links.bus_factor(op, len(group)))  # bytes per ns are GB/s
         rows.append(
             CollectiveRow(
                 group=description or f"{len(group)} ranks",
@@ -110,17 +102,17 @@ def reference_rows(run: CrossRank) -> tuple[ReferenceRow, ...]:
     kinds: dict[tuple[Any, ...], list[Collective]] = defaultdict(list)
     roles: dict[tuple[Any, ...], Role] = {}
     for collective, role in zip(run.matching.collectives, run.roles.of_collective, strict=True):
-        if busbw_gbs(collective) is not None and collective.last_rank is not None:
-            large = (collective_bytes(collective) or 0) >= LARGE_BYTES
+        if links.busbw_gbs(collective) is not None and collective.last_rank is not None:
+            large = (links.collective_bytes(collective) or 0) >= links.LARGE_BYTES
             roles[collective.description, collective.op, large, collective.group] = role
             kinds[collective.description, collective.op, large, collective.group].append(collective)
-    medians = {kind: float(median([busbw_gbs(c) or 0.0 for c in same])) for kind, same in kinds.items()}
+    medians = {kind: float(median([links.busbw_gbs(c) or 0.0 for c in same])) for kind, same in kinds.items()}
     rows = []
     for kind, same in kinds.items():
         description, op, large, group = kind
         known = run.reference(group) or _best_sibling(kind, medians)
-        sizes = [collective_bytes(c) or 0 for c in same]
-        lost_ns = [max(c.transfer_ns - reference_transfer_ns(c, known), 0.0) for c in same]
+        sizes = [links.collective_bytes(c) or 0 for c in same]
+        lost_ns = [max(c.transfer_ns - links.reference_transfer_ns(c, known), 0.0) for c in same]
         rows.append(
             ReferenceRow(
                 group=description or f"{len(group)} ranks",
@@ -142,7 +134,7 @@ def reference_rows(run: CrossRank) -> tuple[ReferenceRow, ...]:
     return tuple(sorted(rows, key=lambda row: (-(row.lost_ms or 0.0), row.group, row.op, row.ranks)))
 
 
-def _best_sibling(kind: tuple[Any, ...], medians: dict[tuple[Any, ...], float]) -> LinkReference | None:
+def _best_sibling(kind: tuple[Any, ...], medians: dict[tuple[Any, ...], float]) -> links.LinkReference | None:
     """The best of the groups of the same description and size, for large messages and where there are others."""
     description, op, large, group = kind
     others = [
@@ -150,7 +142,7 @@ def _best_sibling(kind: tuple[Any, ...], medians: dict[tuple[Any, ...], float]) 
         for (d, o, big, g), value in medians.items()
         if (d, o, big) == (description, op, True) and len(g) == len(group)
     ]
-    return LinkReference("the best group like it", max(others), "siblings") if large and len(others) > 1 else None
+    return links.LinkReference("the best group like it", max(others), "siblings") if large and len(others) > 1 else None
 
 
 # The kinds of parallelism of a run as rows of its report.
@@ -198,7 +190,7 @@ def _row(run: CrossRank, role: Role, groups: Sequence[GroupRole], collectives: S
         worst_exposed_ms=None if worst is None or exposed[worst] <= 0 else stored(exposed[worst]),
         reach=_reach(run, members or {collective.group for collective in collectives}),
         host=_host(run, exposed),
-        busbw_gbs=overall_busbw(collectives),
+        busbw_gbs=links.overall_busbw(collectives),
         waits_for_rank=late,
         waits_for_pct=share,
         fused=role == "tensor" and run.roles.fused,
@@ -356,7 +348,7 @@ def clocks_of(run: CrossRank) -> Clocks:
 def cross_rank_tables(run: CrossRank) -> Tables:
     """The tables behind the figures that compare ranks."""
     # One row per collective of known size, thinned out evenly beyond 2000: bytes, transfer and bus bandwidth.
-    known = [c for c in run.matching.collectives if busbw_gbs(c) is not None]
+    known = [c for c in run.matching.collectives if links.busbw_gbs(c) is not None]
     step = max(len(known) // _MOST_POINTS, 1)
     return Tables(
         lateness=_lateness_rows(run),
@@ -366,9 +358,9 @@ def cross_rank_tables(run: CrossRank) -> Tables:
                 group=c.description or f"{len(c.group)} ranks",
                 ranks=tuple(c.group),
                 op=c.op,
-                bytes=collective_bytes(c),
+                bytes=links.collective_bytes(c),
                 transfer_ms=ms_of(c.transfer_ns),
-                busbw_gbs=stored(busbw_gbs(c) or 0.0),
+                busbw_gbs=stored(links.busbw_gbs(c) or 0.0),
             )
             for c in known[::step]
         ),
@@ -413,7 +405,7 @@ def _arrival_rows(run: CrossRank) -> tuple[ArrivalRow, ...]:
                 group=description or f"{len(group)} ranks",
                 ranks=tuple(group),
                 op=op,
-                bytes=collective_bytes(same[0]),
+                bytes=links.collective_bytes(same[0]),
                 count=len(same),
                 spread_p50_ms=ms_of(usual),
                 spread_p95_ms=ms_of(high),

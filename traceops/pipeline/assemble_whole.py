@@ -24,6 +24,7 @@ from traceops.core.words import KINDS_OF_MEMORY
 from traceops.measure.host_places import own_overhead
 from traceops.measure.ledger import BUCKETS
 from traceops.pipeline.observed_run import ObservedRun
+from traceops.report import step_times
 from traceops.report.rows import (
     HostSummary,
     MemoryByKind,
@@ -37,23 +38,6 @@ from traceops.report.rows import (
     MemoryStep,
     MemoryStepPeak,
     RankRow,
-)
-from traceops.report.step_times import (
-    CuptiStayedRow,
-    EndedRow,
-    HostRow,
-    LightWindowRankRow,
-    LightWindowRow,
-    MachineRow,
-    OccasionRow,
-    OwnProfilerRow,
-    PhaseRow,
-    RoundsRow,
-    StepsBeforeRow,
-    StepsRow,
-    UndisturbedRankRow,
-    UndisturbedRows,
-    WholeRunRows,
 )
 from traceops.traces.observed import Observed
 from traceops.traces.run_manifest import cupti_stayed, own_profilers
@@ -271,7 +255,9 @@ MOST_PLACES = 12
 MOST_STEPS = 256
 
 
-def whole_run_rows(seen: ObservedRun, plain: PlainStep | None, manifest: Mapping[str, Any]) -> WholeRunRows | None:
+def whole_run_rows(
+    seen: ObservedRun, plain: PlainStep | None, manifest: Mapping[str, Any]
+) -> step_times.WholeRunRows | None:
     """None where the run was not observed."""
     if (run := seen.whole) is None:
         return None
@@ -282,12 +268,12 @@ def whole_run_rows(seen: ObservedRun, plain: PlainStep | None, manifest: Mapping
     rounds = None
     if seen.rounds is not None:
         phases = [
-            PhaseRow(where=one.place.said, ms=_rounded(one.ms), pct=_rounded(one.pct), trains=one.trains)
+            step_times.PhaseRow(where=one.place.said, ms=_rounded(one.ms), pct=_rounded(one.pct), trains=one.trains)
             for one in seen.rounds.phases
         ]
         made = seen.rounds
-        rounds = RoundsRow(steps=made.steps, ms=_rounded(made.ms), count=made.count, phases=tuple(phases))
-    return WholeRunRows(
+        rounds = step_times.RoundsRow(steps=made.steps, ms=_rounded(made.ms), count=made.count, phases=tuple(phases))
+    return step_times.WholeRunRows(
         steps=int(run.timed.sum()),
         typical_steps=run.typical_steps,
         typical_ms=_rounded(run.typical_ms),
@@ -296,7 +282,9 @@ def whole_run_rows(seen: ObservedRun, plain: PlainStep | None, manifest: Mapping
         recorded_steps=max(recorded, 0),
         start_steps=len(run.start),
         skipped_steps=run.skipped,
-        ended_after=None if least == most else EndedRow(least=least, most=most, first=tuple(first[:MOST_LISTED_RANKS])),
+        ended_after=None
+        if least == most
+        else step_times.EndedRow(least=least, most=most, first=tuple(first[:MOST_LISTED_RANKS])),
         clock="device" if run.on_device else "host",
         early_window=seen.early,
         looks=sum(run.looks.values()),
@@ -304,7 +292,7 @@ def whole_run_rows(seen: ObservedRun, plain: PlainStep | None, manifest: Mapping
         own_profiler=_own_profiler(run, manifest),
         rounds=rounds,
         occasions=tuple(
-            OccasionRow(
+            step_times.OccasionRow(
                 cause=one.cause,
                 where=None if one.place is None else one.place.said,
                 times=one.times,
@@ -316,7 +304,7 @@ def whole_run_rows(seen: ObservedRun, plain: PlainStep | None, manifest: Mapping
             for one in run.occasions
         ),
         hosts=tuple(
-            HostRow(
+            step_times.HostRow(
                 rank=rank,
                 function=one.place.function,
                 file=one.place.file,
@@ -334,14 +322,14 @@ def whole_run_rows(seen: ObservedRun, plain: PlainStep | None, manifest: Mapping
     )
 
 
-def _own_profiler(run: WholeRun, manifest: Mapping[str, Any]) -> OwnProfilerRow | None:
+def _own_profiler(run: WholeRun, manifest: Mapping[str, Any]) -> step_times.OwnProfilerRow | None:
     """Of the first rank whose script profiled itself."""
     if (told := next(iter(own_profilers(manifest)), None)) is None:
         return None
     took = run.step_ms[(run.numbers >= told.first) & (run.numbers <= told.last) & ~run.timed]
     took = took[~np.isnan(took)]
     all_of_them = told.steps == told.last - told.first + 1 and len(took) == told.steps
-    return OwnProfilerRow(
+    return step_times.OwnProfilerRow(
         first=told.first,
         last=told.last,
         steps=told.steps,
@@ -350,10 +338,12 @@ def _own_profiler(run: WholeRun, manifest: Mapping[str, Any]) -> OwnProfilerRow 
     )
 
 
-def undisturbed_rows(undisturbed: Undisturbed, recorded_ms: float, manifest: Mapping[str, Any]) -> UndisturbedRows:
+def undisturbed_rows(
+    undisturbed: Undisturbed, recorded_ms: float, manifest: Mapping[str, Any]
+) -> step_times.UndisturbedRows:
     """The undisturbed step, beside a recorded one of `recorded_ms`."""
     stayed = () if undisturbed.behind_ms is None else cupti_stayed(manifest)
-    return UndisturbedRows(
+    return step_times.UndisturbedRows(
         source=undisturbed.source,
         step_ms=_rounded(undisturbed.step_ms),
         light_ms=_rounded(undisturbed.light_ms),
@@ -362,13 +352,13 @@ def undisturbed_rows(undisturbed: Undisturbed, recorded_ms: float, manifest: Map
         light_steps=undisturbed.steps,
         before=None
         if undisturbed.before is None
-        else StepsBeforeRow(
+        else step_times.StepsBeforeRow(
             count=undisturbed.before.count,
             least_ms=_rounded(undisturbed.before.least_ms),
             most_ms=_rounded(undisturbed.before.most_ms),
         ),
         ranks=tuple(
-            UndisturbedRankRow(
+            step_times.UndisturbedRankRow(
                 rank=one.rank,
                 light_ms=_rounded(one.light_ms),
                 compute_ms=_rounded(one.compute_ms),
@@ -381,13 +371,13 @@ def undisturbed_rows(undisturbed: Undisturbed, recorded_ms: float, manifest: Map
             )
             for one in undisturbed.ranks
         ),
-        stayed=tuple(CuptiStayedRow(ranks=one.ranks, why_not=one.why_not) for one in stayed),
+        stayed=tuple(step_times.CuptiStayedRow(ranks=one.ranks, why_not=one.why_not) for one in stayed),
         windows=tuple(
-            LightWindowRow(
+            step_times.LightWindowRow(
                 first=look.steps[0],
                 last=look.steps[1],
                 ranks=tuple(
-                    LightWindowRankRow(
+                    step_times.LightWindowRankRow(
                         rank=rank, comm_wait_ms=_rounded(look.wait_ms[rank]), idle_ms=_rounded(look.idle_ms[rank])
                     )
                     for rank in look.idle_ms
@@ -398,9 +388,9 @@ def undisturbed_rows(undisturbed: Undisturbed, recorded_ms: float, manifest: Map
     )
 
 
-def _machine(seen: ObservedRun) -> tuple[MachineRow, ...]:
+def _machine(seen: ObservedRun) -> tuple[step_times.MachineRow, ...]:
     return tuple(
-        MachineRow(
+        step_times.MachineRow(
             rank=use.rank,
             host=use.host,
             cpu_pct=_known(use.cpu_pct),
@@ -429,7 +419,7 @@ def _megabytes(count: float | None) -> float | None:
     return _known(None if count is None else count / 1e6)
 
 
-def _timeline(run: WholeRun) -> Iterator[StepsRow]:
+def _timeline(run: WholeRun) -> Iterator[step_times.StepsRow]:
     """Pieces of equally many steps; a piece that holds a recorded step says so."""
     size = -(-len(run.numbers) // MOST_PIECES)
     for row, rank in list(enumerate(run.ranks))[:MOST_LISTED_RANKS]:
@@ -437,7 +427,7 @@ def _timeline(run: WholeRun) -> Iterator[StepsRow]:
             took = run.took_ms[row, begin : begin + size]
             known = took[~np.isnan(took)]
             if len(known):
-                yield StepsRow(
+                yield step_times.StepsRow(
                     rank=rank,
                     first=int(run.numbers[begin]),
                     last=int(run.numbers[min(begin + size, len(run.numbers)) - 1]),

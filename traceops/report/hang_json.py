@@ -10,15 +10,7 @@ from traceops.core.rank_text import first_ranks
 from traceops.hangs import json_types
 from traceops.hangs.model import Diagnosis, Root
 from traceops.hangs.words import WAIT_REASONS
-from traceops.report.hang_text import (
-    hang_level,
-    hang_sentence,
-    known_ranks,
-    merged_waits,
-    seen_events,
-    shown_path,
-    unknown_ranks,
-)
+from traceops.report import hang_text
 from traceops.report.rows import MOST_MISSING
 
 MOST_WAITS = 2000  # after merging
@@ -29,10 +21,10 @@ def hang_document(
     diagnosis: Diagnosis, findings: Sequence[Finding], checks: Sequence[Check]
 ) -> json_types.HangDocument:
     """What hang.json holds."""
-    missing = unknown_ranks(diagnosis)
+    missing = hang_text.unknown_ranks(diagnosis)
     hosts = sorted({status.host for status in diagnosis.ranks if status.host})
     run = copied(
-        json_types.HangRun, diagnosis.evidence, ranks_present=tuple(known_ranks(diagnosis)),
+        json_types.HangRun, diagnosis.evidence, ranks_present=tuple(hang_text.known_ranks(diagnosis)),
         ranks_missing=first_ranks(missing, MOST_MISSING), ranks_missing_runs=missing, hosts=tuple(hosts),
     )  # fmt: skip
     return json_types.HangDocument(run=run, hang=hang_json(diagnosis), findings=tuple(findings), checks=tuple(checks))
@@ -41,22 +33,24 @@ def hang_document(
 def hang_json(diagnosis: Diagnosis) -> json_types.HangJson:
     """The diagnosis: causes, a row a rank, who waits for whom (equal waits merged), and what was read."""
     evidence = diagnosis.evidence
-    waits = merged_waits(diagnosis.waits)
+    waits = hang_text.merged_waits(diagnosis.waits)
     return json_types.HangJson(
-        level=hang_level(diagnosis),
-        sentence=hang_sentence(diagnosis),
+        level=hang_text.hang_level(diagnosis),
+        sentence=hang_text.hang_sentence(diagnosis),
         roots=tuple(map(_root, diagnosis.roots)),
         ranks=diagnosis.ranks,
         waits=tuple(copied(json_types.WaitJson, wait, why=WAIT_REASONS[wait.reason]) for wait in waits[:MOST_WAITS]),
         waits_left_out=max(len(waits) - MOST_WAITS, 0),
         stall=evidence.stall,
-        files=tuple(shown_path(diagnosis, path) for path in evidence.files),
-        problems=tuple(FileProblem(shown_path(diagnosis, path), problem) for path, problem in evidence.problems),
+        files=tuple(hang_text.shown_path(diagnosis, path) for path in evidence.files),
+        problems=tuple(
+            FileProblem(hang_text.shown_path(diagnosis, path), problem) for path, problem in evidence.problems
+        ),
         notes=diagnosis.notes,
         not_evaluated=diagnosis.not_evaluated,
         seen=tuple(
-            copied(json_types.SeenLine, event, file=shown_path(diagnosis, event.path))
-            for event in seen_events(diagnosis)[:MOST_SEEN]
+            copied(json_types.SeenLine, event, file=hang_text.shown_path(diagnosis, event.path))
+            for event in hang_text.seen_events(diagnosis)[:MOST_SEEN]
         ),
     )
 

@@ -139,8 +139,7 @@ def checks(verdicts: Sequence[Verdict]) -> list[Check]:
     """One line for each rule that a report could tell of, also for those that nobody judged."""
     by_rule, found = {verdict.rule: verdict for verdict in verdicts}, []
     for rule in rules_with(by_rule):
-        verdict = by_rule.get(rule.id)
-        if verdict is not None and verdict.findings:
+        if (verdict := by_rule.get(rule.id)) is not None and verdict.findings:
             found.append(Check(rule.id, "fired", verdict.findings[0].message))
         elif verdict is not None and verdict.not_evaluated:
             found.append(Check(rule.id, "not_evaluated", verdict.not_evaluated, lacking=verdict.lacking))

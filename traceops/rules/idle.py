@@ -141,8 +141,7 @@ _MOSTLY = 0.5  # of this idle time
 
 def of_copies(found: Finding, inputs: Inputs) -> Finding:
     """The finding with what of its idle time begins while the host waits for a copy, and the advice for most of it."""
-    bucket = found.proof(Fact.BUCKET)
-    if bucket is None or bucket.rank is None:
+    if (bucket := found.proof(Fact.BUCKET)) is None or bucket.rank is None:
         return found
     rank, idle = bucket.rank, float(bucket.value or 0.0)
     behind = max((one.sync_ms for one in inputs.run.copies if one.rank == rank), default=0.0)

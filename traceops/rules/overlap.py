@@ -130,8 +130,7 @@ def _judge_calls(run: CrossRank, basis: overlap_gain.Basis) -> Verdict | None:
         return None
     calls = overlap_gain.Calls(times, basis.exposed_ms)
     share = 100.0 * calls.saved_ms / basis.step_ms
-    severity = severity_of(share, *BOUNDS.small_pct)
-    if severity is None or calls.saved_ms <= 0:
+    if (severity := severity_of(share, *BOUNDS.small_pct)) is None or calls.saved_ms <= 0:
         return None
     gain, words = basis.gain(run, calls.saved_ms), run.step_words
     severity = overlap_gain.graded(severity, gain, basis.step_ms, BOUNDS.small_pct)

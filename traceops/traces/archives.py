@@ -16,16 +16,7 @@ from typing import IO
 from msgspec import Struct, field
 
 from traceops.core.errors import InputError
-from traceops.traces.source import (
-    CHUNK_BYTES,
-    LONGEST_MAGIC,
-    OF_FINDER,
-    Damaged,
-    chunks,
-    is_tar,
-    open_binary,
-    packing_of,
-)
+from traceops.traces import source
 
 MOST_BYTES = 4 << 30
 MOST_FILES = 20_000
@@ -34,7 +25,7 @@ _LONGEST_HEADER = 1 << 20  # bytes of a tar's long names and other words on a me
 _HEAD = 512
 # Python's readers let some of what a bad byte does to a name, a number or a length through as it came.
 _DAMAGE = (
-    zipfile.BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, EOFError, tarfile.TarError, Damaged,
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, EOFError, tarfile.TarError, source.Damaged,
     ValueError, IndexError, struct.error,
 )  # fmt: skip
 _OF_HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
@@ -52,13 +43,13 @@ def is_archive(path: str) -> bool:
     """Whether a local file is a tar archive, packed or not, or a zip archive of several files. A file that cannot be
     read is none."""
     try:
-        with open_binary(path) as file:
+        with source.open_binary(path) as file:
             head = file.read(_HEAD)
-            if packing_of(head[:LONGEST_MAGIC], path) == "zip":
+            if source.packing_of(head[: source.LONGEST_MAGIC], path) == "zip":
                 return len(_members_of_zip(file)) > 1
             file.seek(0)
-            return is_tar(_first(chunks(file, path)))
-    except (InputError, Damaged):
+            return source.is_tar(_first(source.chunks(file, path)))
+    except (InputError, source.Damaged):
         return False
 
 
@@ -72,10 +63,10 @@ def unpack(path: str, folder: Path, skipped: tuple[str, ...], most: Unpacked | N
 
 def _unpack(path: str, folder: Path, skipped: tuple[str, ...], done: Unpacked, deepest: int) -> None:
     inner: dict[Path, str] = {}
-    with open_binary(path) as file:
-        head = file.read(LONGEST_MAGIC)
+    with source.open_binary(path) as file:
+        head = file.read(source.LONGEST_MAGIC)
         file.seek(0)
-        members = _of_zip(file) if packing_of(head, path) == "zip" else _of_tar(file, path)
+        members = _of_zip(file) if source.packing_of(head, path) == "zip" else _of_tar(file, path)
         for name, member in _checked(members, done):
             if name.lower().endswith(skipped) and not name.lower().endswith((".tar.gz", ".tgz")):
                 continue
@@ -130,7 +121,7 @@ def _written(name: str, member: IO[bytes], target: Path, done: Unpacked) -> bool
         if target.is_file():
             done.problems.append((name, "it is there more than once: only the last one is used"))
         with target.open("wb") as file:
-            while data := member.read(CHUNK_BYTES):
+            while data := member.read(source.CHUNK_BYTES):
                 file.write(data[: max(done.bytes_left, 0)])
                 done.bytes_left -= len(data)
                 if done.bytes_left <= 0:
@@ -151,7 +142,9 @@ def _written(name: str, member: IO[bytes], target: Path, done: Unpacked) -> bool
 def _members_of_zip(file: IO[bytes]) -> list[zipfile.ZipInfo]:
     try:
         with zipfile.ZipFile(file) as archive:
-            return [one for one in archive.infolist() if not one.is_dir() and not one.filename.startswith(OF_FINDER)]
+            return [
+                one for one in archive.infolist() if not one.is_dir() and not one.filename.startswith(source.OF_FINDER)
+            ]
     except (*_DAMAGE, OSError, RuntimeError):
         return []
 
@@ -185,7 +178,7 @@ class _Chunks(io.RawIOBase):
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
         self._left = b""
-        self.damage: Damaged | None = None
+        self.damage: source.Damaged | None = None
 
     def read(self, size: int = -1) -> bytes:
         while len(self._left) < size:
@@ -193,7 +186,7 @@ class _Chunks(io.RawIOBase):
                 self._left += next(self._pieces)
             except StopIteration:
                 break
-            except Damaged as error:
+            except source.Damaged as error:
                 self.damage = error
                 break
         found, self._left = self._left[:size], self._left[size:]
@@ -201,11 +194,11 @@ class _Chunks(io.RawIOBase):
 
 
 def _of_tar(file: IO[bytes], path: str) -> Iterator[tuple[str, IO[bytes] | str]]:
-    reader = _Chunks(chunks(file, path))
+    reader = _Chunks(source.chunks(file, path))
     with tarfile.open(fileobj=reader, mode="r|", tarinfo=_TarInfo, errorlevel=1) as archive:
         for one in archive:
             member = archive.extractfile(one) if one.isreg() else None
-            if member is not None and not one.name.startswith(OF_FINDER):
+            if member is not None and not one.name.startswith(source.OF_FINDER):
                 yield one.name, member
     if reader.damage is not None:
         raise reader.damage

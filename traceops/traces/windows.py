@@ -251,8 +251,7 @@ def assign_ranks(candidates: list[Candidate]) -> tuple[list[TraceFile], list[str
             else ((candidate.rank_inside, "metadata"), (candidate.rank_in_name, "name"))
         )
         rank, source = first if first[0] is not None else second
-        worker = _worker(candidate.trace)
-        if worker is None and candidate.process is not None:
+        if (worker := _worker(candidate.trace)) is None and candidate.process is not None:
             worker = str(PurePosixPath(candidate.trace).parent), f"pid {candidate.process}"
         if rank is None and worker in of_worker:  # another window of the same process
             rank, source = of_worker[worker], "order"

@@ -302,8 +302,7 @@ def inspector_events(inspector: Inspector) -> tuple[LogEvent, ...]:
             behind = [row for row in rows if row.last == last]
             others = [row for row in rows if row.last > last]
             later = [[second for second, number in row.written if number > last] for row in others]
-            wrote_on = min(max(seconds) - min(seconds) for seconds in later)
-            if wrote_on < _APART_S:
+            if (wrote_on := min(max(seconds) - min(seconds) for seconds in later)) < _APART_S:
                 continue
             one = behind[0]
             communicator = _say("communicator", name=one.name or one.communicator, ranks=one.ranks)

@@ -178,8 +178,7 @@ def _read(path: str, lines: Sequence[int]) -> tuple[list[_Window], int]:
                     if window.service is not None and not sight.head.startswith(window.service + b" "):
                         continue  # another service goes on, whatever happens to this one
                     window.take(sight, begin if not near else begin + sight.place, number, block)
-                end = ends[window.service]
-                if end is not None and begin + end > window.offset:
+                if (end := ends[window.service]) is not None and begin + end > window.offset:
                     window.went_on_at = window.went_on_at or number + block.count(b"\n", 0, end)
     return windows, last
 

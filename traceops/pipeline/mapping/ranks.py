@@ -20,19 +20,9 @@ from traceops.core.errors import ODD_VALUE, InputError, odd_value_text, problem_
 from traceops.core.files import shared_with, write_whole
 from traceops.core.units import clock_text
 from traceops.measure.summary import RankSummary, by_hta, summarize
+from traceops.pipeline.mapping import summary_file
 from traceops.pipeline.mapping import summary_file as kept
 from traceops.pipeline.mapping.executors import cores, map_files
-from traceops.pipeline.mapping.summary_file import (
-    Content,
-    code_fingerprint,
-    content_of,
-    is_unchanged,
-    pack,
-    read_packed,
-    unpack,
-    why_unfit,
-    zipped,
-)
 from traceops.traces.discover import TraceFile
 from traceops.traces.kineto import load_trace
 from traceops.traces.source import is_remote
@@ -142,7 +132,7 @@ def summarize_all(files: Sequence[TraceFile], options: MapOptions) -> tuple[list
     if options.cache:
         kept.most_bytes()
         shared_with()
-        code_fingerprint(options.with_hta)  # once, for all processes forked from this one
+        summary_file.code_fingerprint(options.with_hta)  # once, for all processes forked from this one
     results = _Results(files, options.progress)
     here, away = ([], files) if options.executor is not None else _divide(files, options.jobs or cores())
     ahead = options.executor is None and min(len(away) or 1, options.jobs or cores()) < cores()
@@ -159,15 +149,15 @@ def write_summary(file: TraceFile) -> Path:
     """Summarise a local trace and write that beside it, as NAME.summary.msgpack.gz; returns its path. Raises InputError
     where the trace cannot be read or analysed, or the summary cannot be written."""
     target = Path(trace_stem(file.path) + SUFFIX)
-    content = content_of(file.path)
+    content = summary_file.content_of(file.path)
     try:
         packed = _packed(_header(file, content, MapOptions()), summarize(file))
     except _FORESEEN as error:
         raise InputError(f"{file.path}: {_said(error)}") from error
-    if content is None or not is_unchanged(file.path, content):
+    if content is None or not summary_file.is_unchanged(file.path, content):
         raise InputError(f"{file.path}: it is still being written; summarise it when it is complete")
     try:
-        write_whole(target, zipped(packed))
+        write_whole(target, summary_file.zipped(packed))
     except OSError as error:
         raise InputError(f"{target} cannot be written ({error.strerror}); make room there") from error
     return target
@@ -208,25 +198,27 @@ def _said(error: Exception) -> str:
 def _found(file: TraceFile, options: MapOptions, ahead: bool, here: bool) -> Outcome:
     """The summary of a file: itself if it is one, one made before, or else a new one."""
     if file.summarized:
-        return Outcome(read_packed(file.path))
+        return Outcome(summary_file.read_packed(file.path))
     folder = kept.cache_folder() if options.cache else None
-    content = content_of(file.path) if folder or file.summary else None
+    content = summary_file.content_of(file.path) if folder or file.summary else None
     place = folder if content is not None else None
     header = _header(file, content, options)
     if known := _known(file, place, header):
         return Outcome(known)
     if options.with_hta and (measured := _known(file, place, _header(file, content, replace(options, with_hta=False)))):
-        summary = by_hta(unpack(measured, {})[1], load_trace(file.path, ahead), options.searched)
+        summary = by_hta(summary_file.unpack(measured, {})[1], load_trace(file.path, ahead), options.searched)
     else:
         summary = summarize(file, options.with_hta, ahead, options.own_kernels, options.gpu, options.searched)
-    if misfit := why_unfit(summary):
+    if misfit := summary_file.why_unfit(summary):
         return Outcome(problem=misfit)
     if here and place is None and summary.event_count <= _FEW_EVENTS:
         return Outcome(summary=summary)
     packed = _packed(header, summary)
     if place is not None and content is not None:
         elsewhere_too = packed.count(os.fsencode(PurePosixPath(file.path).name)) > 2
-        if not elsewhere_too and is_unchanged(file.path, content):  # then it is right for any file with these bytes
+        if not elsewhere_too and summary_file.is_unchanged(
+            file.path, content
+        ):  # then it is right for any file with these bytes
             kept.store(place, header, packed)
     return Outcome(packed, fits=True)
 
@@ -238,8 +230,10 @@ def _known(file: TraceFile, folder: Path | None, header: SummaryHeader) -> bytes
     return None if folder is None else kept.load(folder, header)
 
 
-def _header(file: TraceFile, content: Content | None, options: MapOptions) -> SummaryHeader:
-    if code := "" if content is None else code_fingerprint(options.with_hta):  # nothing asks for it without a digest
+def _header(file: TraceFile, content: summary_file.Content | None, options: MapOptions) -> SummaryHeader:
+    if (
+        code := "" if content is None else summary_file.code_fingerprint(options.with_hta)
+    ):  # nothing asks for it without a digest
         code += f" and rates {rates}" if (rates := kept_fingerprint()) else ""
         code += f" and GPU {options.gpu!r}" if options.gpu else ""
         code += f" and kernels {options.own_kernels!r}" if options.own_kernels else ""
@@ -260,7 +254,7 @@ def _header(file: TraceFile, content: Content | None, options: MapOptions) -> Su
 
 
 def _packed(header: SummaryHeader, summary: RankSummary) -> bytes:
-    return pack(replace(header, rank_inside=summary.meta.rank), summary)
+    return summary_file.pack(replace(header, rank_inside=summary.meta.rank), summary)
 
 
 class _Results:
@@ -287,7 +281,7 @@ class _Results:
             return
         if (summary := result.summary) is None:
             try:
-                header, summary = unpack(result.packed, self._seen, fits=result.fits and not elsewhere)
+                header, summary = summary_file.unpack(result.packed, self._seen, fits=result.fits and not elsewhere)
             except ValueError as error:
                 self.fail(file, str(error))
                 return

@@ -85,8 +85,7 @@ def render_junit(comparison: Comparison) -> str:
     """The text of compare.junit.xml. A regression is a failure, a metric that could not be judged is skipped with the
     reason, all others pass; a waived regression passes and says so in its output. Without any gated metric there is one
     skipped case."""
-    cases = [_case(metric, comparison.power) for metric in comparison.gated]
-    if not cases:
+    if not (cases := [_case(metric, comparison.power) for metric in comparison.gated]):
         cases.append(ET.Element("testcase", {"classname": "traceops.compare", "name": "verdict", "time": "0"}))
         ET.SubElement(cases[0], "skipped", {"message": _xml(text.say("none_gated", sentence=comparison.sentence))})
     counts = {

@@ -304,8 +304,7 @@ def _cut(said: str, limit: int) -> str:
     if len(said) <= limit:
         return said
     clauses = [at for found in _CLAUSE.finditer(said[: limit + 2]) if (at := found.start()) >= _LEAST_CLAUSE]
-    whole = [at for at in clauses if said[:at].count("(") == said[:at].count(")")]
-    if whole:
+    if whole := [at for at in clauses if said[:at].count("(") == said[:at].count(")")]:
         kept = said[: whole[-1]]
         head, colon, first = kept.rpartition(": ")
         return head if colon and "," not in first else kept  # one of several examples is no list
