@@ -116,10 +116,11 @@ def test_a_changed_byte_is_another_trace_even_if_size_and_time_are_not(ddp, cach
 
 def test_other_code_another_version_and_other_steps_are_other_summaries(ddp, cache, parsed, monkeypatch):
     analyze(ddp)
-    for name, value in (("code_fingerprint", lambda with_hta: "other"), ("__version__", "0.0.0")):
+    others = (summary_file, "code_fingerprint", lambda with_hta: "other"), (ranks, "__version__", "0.0.0")
+    for module, name, value in others:
         parsed.clear()
         with monkeypatch.context() as patch:
-            patch.setattr(ranks, name, value)
+            patch.setattr(module, name, value)
             analyze(ddp)
         assert parsed == [0, 1, 2, 3]
     windows = [{"trace": trace(ddp, 0).name, "complete": False, "steps": [3]}]
@@ -130,7 +131,7 @@ def test_other_code_another_version_and_other_steps_are_other_summaries(ddp, cac
 
 
 def test_where_the_code_cannot_be_read_nothing_is_taken_from_the_cache(ddp, cache, parsed, monkeypatch):
-    monkeypatch.setattr(ranks, "code_fingerprint", lambda with_hta: "")
+    monkeypatch.setattr(summary_file, "code_fingerprint", lambda with_hta: "")
     analyze(ddp)
     analyze(ddp)
     assert parsed == [0, 1, 2, 3] * 2
