@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from pathlib import Path
 from typing import get_args
 
@@ -76,6 +77,18 @@ def test_slow_kernels_without_a_known_cause_are_named(tmp_path):
     [found] = [one for one in report.findings if one.rule == "TO-K008"]
     assert "% of attainable speed" in found.message and "sum" in found.message
     assert checks["TO-K008"].status == "fired"
+
+
+def test_what_is_too_small_to_be_listed_is_no_slow_operator(tmp_path):
+    """'Most of the rest is in , aten::mm, aten::cat.'"""
+    product = op("aten::mm", tensor((4096, 4096)), tensor((4096, 4096)), us=200, kernel="nvjet_h")
+    sums = [op("aten::sum", tensor((4096, 4096 + 8 * at), FLOAT), us=200) for at in range(60)]
+    report, _ = of(tmp_path, list(chain.from_iterable((one, product) for one in sums)))
+    [found] = [one for one in report.findings if one.rule == "TO-K008"]
+    assert "" in {one.name for one in report.compute.operators} and found.facts["operators"] == [
+        "aten::mm",
+        "aten::sum",
+    ]
 
 
 def test_a_small_finding_does_not_hide_that_kernels_are_slow(tmp_path):

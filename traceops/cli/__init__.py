@@ -112,8 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _leave(args: argparse.Namespace, code: int) -> None:
-    """Behind `analyze` end at once: Python takes a fiftieth of the time to take apart what a report was made of."""
-    if args.command != "analyze" or args.executor:  # MPI wants to be told
+    """Exit at once after `analyze`: freeing what a report was made of takes a fiftieth of the command's time."""
+    if args.command != "analyze" or args.executor:  # an executor, as MPI's, has an end of its own
         return
     atexit._run_exitfuncs()
     sys.stdout.flush()

@@ -25,7 +25,7 @@ from traceops.compare.model import (
     Samples,
     metric_of,
 )
-from traceops.compare.statistics import Estimate, Float, drift, estimate, holm, of_ratio
+from traceops.compare.statistics import Estimate, Float, drift, estimate, holm
 from traceops.core.arrays import far_from_median
 from traceops.core.units import digits_text
 
@@ -169,7 +169,7 @@ def shows_from_pct(steps: Float, device: str, waited: float, config: CompareConf
     noise_pct = launch_noise_pct([([steps], waited)], device)
     if noise_pct is None or len(steps) < steps_needed(device):
         return None
-    alike = of_ratio([steps], [steps], np.median, noise_pct / 100)
+    alike = estimate([steps], [steps], np.median, noise_pct / 100, ratio=True)
     assert alike is not None
     threshold = math.log1p((config.threshold("step_time") or 0.0) / 100)
     return 100 * math.expm1(alike.detectable(config.confidence, config.power, threshold))
@@ -333,18 +333,18 @@ def _timed(
     row = replace(row, change_pct=100.0 * (new - old) / scale)
     if why := _too_few(metric, series, noise_pct):
         return replace(row, outcome=_open(threshold), reason=why), None, None
-    noise, floor = None if noise_pct is None else noise_pct / 100.0, floor_pct / 100.0
-    if not metric.of_step:
-        known = of_ratio(series[0], series[1], metric.location, noise, paired=paired, floor=floor)
-        assert known is not None
-        half = known.half_width(config.confidence)
-        low, high = (100.0 * math.expm1(known.change + end) for end in (-half, half))
-        return replace(row, low_pct=low, high_pct=high), known, None
-    noise = None if noise is None else noise * scale
-    known = estimate(series[0], series[1], metric.location, noise, paired=paired, floor=floor * scale)
+    unit = scale if metric.of_step else 1.0  # of noise: a part of a step has the step's, all else a share of its own
+    known = estimate(
+        series[0], series[1], metric.location, None if noise_pct is None else noise_pct / 100.0 * unit,
+        paired=paired, floor=floor_pct / 100.0 * unit, ratio=not metric.of_step,
+    )  # fmt: skip
     assert known is not None and row.change_pct is not None
-    half = 100.0 * known.half_width(config.confidence) / scale
-    return replace(row, low_pct=row.change_pct - half, high_pct=row.change_pct + half), known, scale
+    half = known.half_width(config.confidence)
+    if metric.of_step:
+        half *= 100.0 / scale
+        return replace(row, low_pct=row.change_pct - half, high_pct=row.change_pct + half), known, scale
+    low, high = (100.0 * math.expm1(known.change + end) for end in (-half, half))
+    return replace(row, low_pct=low, high_pct=high), known, None
 
 
 def _too_few(metric: Metric, series: Sequence[Sequence[Float]], noise_pct: float | None) -> str:

@@ -127,8 +127,12 @@ def estimate(
     *,
     paired: bool = False,
     floor: float = 0.0,
+    ratio: bool = False,
 ) -> Estimate | None:
     """The change between two sides of one or more captures, each an array of steps in time order.
+
+    ratio: of positive values the logarithm of head ÷ base, with `noise` and `floor` as shares. What disturbs a step
+    takes a share of it: in its unit the noise of a slower side would hide the change.
 
     Unit of certainty are captures where a side has several: steps of one capture share whatever that launch
     met, so more steps cannot make up for launches. Their spread is pooled over both sides (paired: taken
@@ -151,6 +155,10 @@ def estimate(
         return None
     at = [np.array([float(location(series)) for series in side]) for side in sides]
     before, after = float(at[0].mean()), float(at[1].mean())
+    if ratio:
+        old, new = ([series / value for series in side] for side, value in zip(sides, (before, after), strict=True))
+        known = estimate(old, new, location, noise, paired=paired, floor=floor)
+        return None if known is None else replace(known, base=math.log(before), head=math.log(after))
     within = [_step_errors(side, location) for side in sides]
     inner = math.sqrt(sum(float((errors**2).sum()) / len(errors) ** 2 for errors in within))
     counts = [len(side) for side in sides]
@@ -167,26 +175,6 @@ def estimate(
         return Estimate(before, after, error, df, False, False)
     error = max(math.sqrt(inner**2 + share * (noise or 0.0) ** 2), measured)
     return Estimate(before, after, error, _welch(within, sides[0], sides[1], error), True, False)
-
-
-def of_ratio(
-    base: Sequence[Float],
-    head: Sequence[Float],
-    location: Location,
-    noise: float | None,
-    *,
-    paired: bool = False,
-    floor: float = 0.0,
-) -> Estimate | None:
-    """As `estimate`, of positive values by the logarithm of their ratio, with `noise` and `floor` as shares: what
-    disturbs a step takes a share of it, so that in its unit a slower side's noise would hide the change."""
-    sides = [[series for series in side if len(series)] for side in (base, head)]
-    if not all(sides):
-        return None
-    before, after = (float(np.mean([location(series) for series in side])) for side in sides)
-    old, new = ([series / value for series in side] for side, value in zip((base, head), (before, after), strict=True))
-    known = estimate(old, new, location, noise, paired=paired, floor=floor)
-    return None if known is None else replace(known, base=math.log(before), head=math.log(after))
 
 
 def _welch(within: Sequence[Float], base: Sequence[Float], head: Sequence[Float], error: float) -> float:

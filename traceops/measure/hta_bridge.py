@@ -153,9 +153,8 @@ def _our_trace() -> Any:
     class OurTrace(Trace):  # type: ignore[misc]
         """HTA's traces of a job, read by our loader."""
 
-        def __init__(
-            self, given: Mapping[int, str | RankTrace], exact: bool
-        ) -> None:  # HTA's looks for files in a folder
+        def __init__(self, given: Mapping[int, str | RankTrace], exact: bool) -> None:
+            # HTA's own looks for files in a folder.
             self._exact = exact
             self._read = {rank: one for rank, one in given.items() if not isinstance(one, str)}
             self.trace_files = {rank: one if isinstance(one, str) else one.path for rank, one in given.items()}

@@ -311,7 +311,7 @@ def _speed(compute: RankCompute, rank: int, found: Sequence[Finding], run: Cross
     explained = any(one.severity != "info" for one in found)
     if pct >= BOUNDS.attainable_pct or explained:
         return SPEED.clear(reason("compute", "speed", pct=pct))
-    known = [one for one in compute.unpacked().operators if one.attainable_ns >= 0]
+    known = [one for one in compute.unpacked().operators if one.name and one.attainable_ns >= 0]  # "": all smaller ones
     slow = sorted(known, key=lambda one: one.attainable_ns - one.ns)[:3]
     claim = BelowAttainable(pct=pct, operators=tuple(dict.fromkeys(one.name for one in slow)))
     evidence = [Evidence(Fact.ATTAINABLE_PCT, stored(pct), "%", BOUNDS.attainable_pct, rank)]
