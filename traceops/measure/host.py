@@ -340,7 +340,7 @@ _MOST_WORK = 3
 
 class HeldLaunches(Struct, frozen=True):
     """Of one operator or call ('' for what the trace does not show): the device's idle time in its long stretches.
-    operator: the innermost around a call, '' outside any. idle_ns: by step, of the bucket idle_host. count: of calls,
+    operator: the innermost around a call, or the program's range around what is not shown, '' outside any. idle_ns: by step, of the bucket idle_host. count: of calls,
     or of stretches without one, by the step that they begin in."""
 
     name: str
@@ -371,7 +371,12 @@ def measure_held(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[Hel
     start, end = inside.end[:-1], inside.start[1:]
     long = (end - start >= UNSEEN_NS) & (late.within(start, end) >= LONG_NS)
     start, end = start[long], end[long]
-    found = [*_named(host, seen, late, steps), _held("", "", intersect(Intervals(start, end), late), start, steps)]
+    # What the program named there tells where it is, and not what it does.
+    rows, unseen = host.annotations, intersect(Intervals(start, end), late)
+    noted = [_of_thread(host, rows[host.events.tid.take(rows) == thread]) for thread in threads]
+    inside = merge(*(one.long for one in noted))
+    found = [*_named(host, seen, late, steps), _held("", "", subtract(unseen, inside), start[~inside.holds(start)], steps)]
+    found += [HeldLaunches("", one.name, one.idle_ns, one.count) for one in _named(host, noted, unseen, steps)]
     found = [one for one in found if np.count_nonzero(one.idle_ns)]
     return tuple(sorted(found, key=lambda one: -int(one.idle_ns.sum()))[:_MOST])
 

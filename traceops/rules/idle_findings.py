@@ -83,7 +83,7 @@ class _Part(Struct, frozen=True):
     def what(self) -> str:
         """'cudaMalloc (aten::empty)'."""
         if self.held.unseen:
-            return reason("idle", "unseen")
+            return self.held.operator or reason("idle", "unseen")
         return self.held.name + f" ({self.held.operator})" * bool(self.held.operator)
 
     @property
@@ -151,6 +151,7 @@ def _held(part: _Part, steps: int) -> Held:
     return Held(
         ms=stored(part.ms),
         what=None if part.held.unseen else part.what,
+        inside=part.held.operator or None if part.held.unseen else None,
         count=stored(part.count) if part.count >= _OFTEN and not few else None,
         steps=part.steps if few else None,
         of=steps if few else None,
