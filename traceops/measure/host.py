@@ -451,18 +451,12 @@ def _named(host: HostRows, threads: Sequence[_Thread], late: Intervals, steps: S
         subtract(late, merge(empty(), *(other.launching for at, other in enumerate(threads) if at != number)))
         for number in range(len(threads))
     ]
-    took = [own.within(one.long.start, one.long.end) for own, one in zip(alone, threads, strict=True)]
-    held = [ns >= LONG_NS for ns in took]  # the rest lies beside work of the device
-    start, end, row, took_ns, thread = (
-        np.concatenate([column[chosen] for column, chosen in zip(columns, held, strict=True)])
-        for columns in (
-            [one.long.start for one in threads],
-            [one.long.end for one in threads],
-            [one.row for one in threads],
-            took,
-            [np.full(len(ns), number) for number, ns in enumerate(took)],
-        )
-    )
+    parts = []
+    for number, (own, one) in enumerate(zip(alone, threads, strict=True)):
+        took = own.within(one.long.start, one.long.end)
+        columns = (one.long.start, one.long.end, one.row, took, np.full(len(took), number))
+        parts.append([column[took >= LONG_NS] for column in columns])  # the rest lies beside work of the device
+    start, end, row, took_ns, thread = map(np.concatenate, zip(*parts, strict=True))
     is_call = np.zeros(len(events), dtype=bool)
     is_call[host.launches] = True
     called = is_call[row].nonzero()[0]
