@@ -382,7 +382,7 @@ def measure_held(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[Hel
 
 
 # What only makes a view, or room, computes nothing, however often it is called.
-_COMPUTES = re.compile(
+COMPUTES = re.compile(
     r"^(torchaudio|torchvision)::|^aten::(?!(view\w*|as_strided\w*|split\w*|chunk|unbind|select|slice|narrow|reshape|t"
     r"|transpose|permute|expand\w*|squeeze|unsqueeze|detach\w*|alias|lift_fresh|empty\w*|resize_)$)"
 )
@@ -406,7 +406,7 @@ def measure_host_work(activity: Activity, steps: StepBounds, lane: Lane) -> Host
     calls = np.bincount(host.nesting.outermost_around(host.launches) + 1, minlength=len(host.nesting.rows) + 1)[1:]
     rows = host.nesting.rows.take(outer[calls.take(outer) == 0])
     rows = rows[is_in(events.tid.take(rows), threads) & (events.dur.take(rows) >= CPU_WORK_NS)]
-    rows = rows[named(events, _COMPUTES, ("::",)).take(events.name[rows])]
+    rows = rows[named(events, COMPUTES, ("::",)).take(events.name[rows])]
     idle = intersect(union(events.ts[rows], events.end[rows]), late)
     took = np.bincount(events.name[rows], late.within(events.ts[rows], events.end[rows]), len(events.names))
     most = [number for number in (-took).argsort(kind="stable")[:_MOST_WORK].tolist() if took[number] > 0]
