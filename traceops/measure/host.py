@@ -340,8 +340,8 @@ _MOST_WORK = 3
 
 class HeldLaunches(Struct, frozen=True):
     """Of one operator or call ('' for what the trace does not show): the device's idle time in its long stretches.
-    operator: the innermost around a call, or the program's range around what is not shown, '' outside any. idle_ns: by step, of the bucket idle_host. count: of calls,
-    or of stretches without one, by the step that they begin in."""
+    operator: the innermost around a call, or the program's range around what is not shown, '' outside any. idle_ns: by
+    step, of the bucket idle_host. count: of calls, or of stretches without one, by the step that they begin in."""
 
     name: str
     operator: str
