@@ -123,7 +123,7 @@ def host_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | N
     if recorded is not None and not of_another_run:
         own = _own_steps(events, rows, numbers, recorded)
         rows, numbers = rows[own], numbers[own]
-    elif len(rows) > 1 and not activity.on_gpu and not np.count_nonzero(activity.launched >= events.ts[rows[-1]]):
+    elif len(rows) and not activity.on_gpu and not np.count_nonzero(activity.launched >= events.ts[rows[-1]]):
         rows, numbers = rows[:-1], numbers[:-1]  # cut off by the profiler's end before anything ran in it
     if len(rows):
         begin = events.ts[rows]
