@@ -123,7 +123,7 @@ def host_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | N
     if recorded is not None and not of_another_run:
         own = _own_steps(events, rows, numbers, recorded)
         rows, numbers = rows[own], numbers[own]
-    elif len(rows) and not activity.on_gpu and not np.count_nonzero(activity.launched >= events.ts[rows[-1]]):
+    elif len(rows) > 1 and not activity.on_gpu and not np.count_nonzero(activity.launched >= events.ts[rows[-1]]):
         rows, numbers = rows[:-1], numbers[:-1]  # cut off by the profiler's end before anything ran in it
     if len(rows):
         begin = events.ts[rows]
@@ -151,7 +151,7 @@ def _bounds(events: Events, activity: Activity, found: FoundSteps) -> StepBounds
     step = start.searchsorted(launched, side="right") - 1
     step[launched >= end[-1]] = len(start)
     if not activity.on_gpu:
-        if len(step) and not np.count_nonzero((step >= 0) & (step < len(start))):
+        if (len(step) or len(start) == 1) and not np.count_nonzero((step >= 0) & (step < len(start))):
             return _one_window(activity, tuple(numbers.tolist()))
         return StepBounds(numbers, np.concatenate((start, [end[-1]])), start, end, step, by=by, mark=mark)
     step[before] = -1
