@@ -142,7 +142,7 @@ def _remedy(report: Report, most: UnjudgedTime, check: Check | None, match: str 
         (most.why == "not_evaluated" and most.rank in cut, "incomplete"),
         (exchanged and unaligned, "clocks"),
         (bool(match), "matched"),
-        (exchanged and len(report.ranks) < report.run.world_size, "all_ranks"),
+        (exchanged and len(report.ranks) < (report.run.world_size or 0), "all_ranks"),
         (exchanged, "collectives"),
     )
     return next((key for holds, key in cases if holds), None)
