@@ -413,7 +413,7 @@ class HostRows(Struct, frozen=True, dict=True):
         return found
 
     def readers(self, calls: Int) -> Int:
-        """The rows of torch's operators right around these calls: all of one that waits is waiting. The call without."""
+        """The rows of torch's operators right around these calls, of which all is waiting; the call where none is."""
         around = self.operator_around.take(calls)
         inside = around >= 0
         rows = calls.copy()
