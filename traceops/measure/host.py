@@ -341,12 +341,13 @@ _MOST_WORK = 3
 class HeldLaunches(Struct, frozen=True):
     """Of one operator or call ('' for what the trace does not show): the device's idle time in its long stretches.
     operator: the innermost around a call, '' outside any. idle_ns: by step, of the bucket idle_host. count: of calls,
-    or of stretches without one, by the step that they begin in."""
+    or of stretches without one, by the step that they begin in. launches: whether the device works for it."""
 
     name: str
     operator: str
     idle_ns: Int
     count: Int
+    launches: bool = False
 
     @property
     def unseen(self) -> bool:
@@ -477,12 +478,16 @@ def _named(host: HostRows, threads: Sequence[_Thread], late: Intervals, steps: S
         ]
         text = events.names[where] if where >= 0 else ""
         _, first = np.unique(row[mine], return_index=True)  # one call may hold several stretches
-        found.append(_held(events.names[name], text, merge(*idle), start[mine][first], steps))
+        calls = union(events.ts[row[mine]], events.end[row[mine]]).holds(events.ts[host.launches])
+        some = bool(np.count_nonzero(calls))
+        found.append(_held(events.names[name], text, merge(*idle), start[mine][first], steps, some))
     return found
 
 
-def _held(name: str, operator: str, idle: Intervals, begin: Int, steps: StepBounds) -> HeldLaunches:
+def _held(
+    name: str, operator: str, idle: Intervals, begin: Int, steps: StepBounds, launches: bool = False
+) -> HeldLaunches:
     """begin: when each call's first stretch begins, or each stretch."""
     step = np.minimum(np.maximum(steps.edges.searchsorted(begin, side="right") - 1, 0), len(steps) - 1)
     took = idle.within(steps.edges[:-1], steps.edges[1:])
-    return HeldLaunches(name, operator, took, np.bincount(step, minlength=len(steps)))
+    return HeldLaunches(name, operator, took, np.bincount(step, minlength=len(steps)), launches)
