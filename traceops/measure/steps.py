@@ -165,7 +165,7 @@ def _bounds(events: Events, activity: Activity, found: FoundSteps) -> StepBounds
     tail = end - edges[1:]
     if len(start) == 1 and tail[0] > IDLE_TAIL * (edges[1] - start[0]) > 0 and edges[0] == start[0]:
         edges[1] = end[0]
-    elif len(start) > 1 and by == "profiler" and median(tail) > _TAIL * median(end - start):
+    elif edges[0] < edges[1] and by == "profiler" and (np.diff(edges) > 0).all() and _has_tails(tail, end - start):
         edges = np.maximum(edges, np.append(start[0], end))
     kept = (edges[1:] - edges[:-1]) > 0
     if not np.count_nonzero(kept):
