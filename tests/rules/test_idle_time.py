@@ -239,6 +239,13 @@ def test_an_operator_that_computes_nothing_is_not_to_be_moved_to_the_device(tmp_
     assert "computes on the CPU" not in found.advice and "a lock" in found.advice
 
 
+def test_an_operator_that_launches_does_not_compute_on_the_cpu(tmp_path):
+    """Attention of cuDNN plans for each new length before it launches."""
+    found = starves(written(tmp_path, lambda events: [{**one, "dur": one["dur"] + 30} for one in holes(events)]))
+    assert claim_of(found, HostBound).first.what == "aten::unique_dim"
+    assert "computes on the CPU" not in found.advice and found.advice.startswith("Pad to few shapes")
+
+
 def launches(events):
     """The same full of short operators."""
     for hole in holes(events):

@@ -288,14 +288,17 @@ def _extra_regions(host: HostRows, steps: StepBounds) -> tuple[ExtraRegion, ...]
     typical = typical_steps(steps.edges[1:] - steps.edges[:-1])
     if typical.all():
         return ()
-    events, rows = host.events, _inside_steps(host.events, _region_rows(host), steps)
-    step = _step_of(events, rows, steps)
+    events, rows = host.events, _region_rows(host)
+    begin = np.maximum(events.ts[rows], steps.host_start[0])  # what straddles it counts from there: torch.compile may
+    inside = (events.end[rows] > begin) & union(steps.host_start, steps.host_end).holds(begin)
+    rows, took = rows[inside], (events.end[rows] - begin)[inside]
+    step = np.maximum(_step_of(events, rows, steps), 0)
     uses, allocates = (_inside_steps(events, calls, steps) for calls in (host.first_uses, host.allocations))
     used_in, allocated_in = _step_of(events, uses, steps), _step_of(events, allocates, steps)
-    usual = _totals(events, rows[typical[step]]) / max(int(typical.sum()), 1)
+    usual = _totals(events, rows[typical[step]], took[typical[step]]) / max(int(typical.sum()), 1)
     found: list[ExtraRegion] = []
     for odd in (~typical).nonzero()[0].tolist():
-        more = _totals(events, rows[step == odd]) - usual
+        more = _totals(events, rows[step == odd], took[step == odd]) - usual
         most = (-more).argsort(kind="stable")[:MOST_EXTRA]
         number, first = int(steps.number[odd]), _inside_regions(host, uses[used_in == odd])
         allocating = _inside_regions(host, allocates[allocated_in == odd])
@@ -322,10 +325,9 @@ def _step_of(events: Events, rows: Int, steps: StepBounds) -> Int:
     return step
 
 
-def _totals(events: Events, rows: Int) -> NDArray[np.float64]:
+def _totals(events: Events, rows: Int, ns: Int) -> NDArray[np.float64]:
     """Time by name, ns."""
-    total = np.bincount(events.name[rows], weights=events.dur[rows], minlength=len(events.names))
-    return total.astype(np.float64)
+    return np.bincount(events.name[rows], weights=ns, minlength=len(events.names)).astype(np.float64)
 
 
 def _inside_steps(events: Events, rows: Int, steps: StepBounds) -> Int:

@@ -162,12 +162,11 @@ def _bounds(events: Events, activity: Activity, found: FoundSteps) -> StepBounds
     if not np.count_nonzero(step == -1):
         edges[0] = start[0]
     edges = np.maximum.accumulate(edges)
-    tail = end - edges[1:]
+    kept, tail = (edges[1:] - edges[:-1]) > 0, end - edges[1:]
     if len(start) == 1 and tail[0] > IDLE_TAIL * (edges[1] - start[0]) > 0 and edges[0] == start[0]:
         edges[1] = end[0]
-    elif edges[0] < edges[1] and by == "profiler" and (np.diff(edges) > 0).all() and _has_tails(tail, end - start):
+    elif len(start) > 1 and by == "profiler" and kept.all() and median(tail) > _TAIL * median(end - start):
         edges = np.maximum(edges, np.append(start[0], end))
-    kept = (edges[1:] - edges[:-1]) > 0
     if not np.count_nonzero(kept):
         return _one_window(activity, tuple(numbers.tolist()))
     position = np.concatenate(([-1], kept.cumsum() - 1, [kept.sum()]))  # of old steps -1, 0 … n among the kept
