@@ -93,7 +93,7 @@ class _Part(Struct, frozen=True):
         operator that computes nothing takes long for what holds the thread there."""
         if self.held.unseen or (self.held.name.startswith("aten::") and not COMPUTES.match(self.held.name)):
             return UNSEEN
-        few = _FIRST if self.held.launches else _FEW * bool(re.match("(cuda|hip|cu)[A-Z]", self.held.name))
+        few = _FEW if re.match("(cuda|hip|cu)[A-Z]", self.held.name) else _FIRST * self.held.launches
         if self.steps == 1 and self.count <= few:
             return FIRST_USE
         return PLANS if self.held.launches else CALLS
