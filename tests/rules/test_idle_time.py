@@ -232,6 +232,13 @@ def test_an_operator_that_takes_long_is_named(tmp_path):
     assert "larger batch" not in found.advice and "computes on the CPU" in found.advice
 
 
+def test_an_operator_that_computes_nothing_is_not_to_be_moved_to_the_device(tmp_path):
+    """aten::empty took 12 ms, twice: a lock or Python's collector, and no tensor on the CPU."""
+    found = starves(written(tmp_path, lambda events: [{**hole, "name": "aten::empty"} for hole in holes(events)]))
+    assert claim_of(found, HostBound).first.what == "aten::empty"
+    assert "computes on the CPU" not in found.advice and "a lock" in found.advice
+
+
 def launches(events):
     """The same full of short operators."""
     for hole in holes(events):
@@ -472,7 +479,7 @@ def test_a_clean_bill_says_so(without_calls):
     nothing = msgspec.structs.replace(without_calls, findings=())
     card, said = card_of(nothing), unjudged_sentence(nothing)
     assert card.level == "info" and "we could judge" in card.headline
-    assert "idle: cause unknown, because the traces link no calls to the kernels" in said
+    assert "idle: cause unknown, because the traces do not say which call launched" in said
     assert "ProfilerActivity.CPU and CUDA" in said
 
 
