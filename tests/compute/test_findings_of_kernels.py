@@ -92,6 +92,11 @@ def test_what_is_too_small_to_be_listed_is_no_slow_operator(tmp_path):
     ]
 
 
+def test_short_kernels_are_not_slow_for_what_any_kernel_takes(tmp_path):
+    short = op("aten::addmm", tensor((512,)), tensor((141, 512)), tensor((512, 512)), us=5, kernel="nvjet_h")
+    assert of(tmp_path, [short] * 40)[1]["TO-K008"].status == "clear"
+
+
 def test_a_small_finding_does_not_hide_that_kernels_are_slow(tmp_path):
     few = op("aten::mul_", tensor((1024, 1024), FLOAT), tensor((1024, 1024), FLOAT), us=30, kernel="e", grid=20)
     slow = op("aten::sum", tensor((4096, 4096), FLOAT), us=400)
@@ -197,7 +202,7 @@ def test_channels_last_is_no_advice_for_amd(tmp_path, gpu, causes):
 
 
 def test_kernels_alone_are_rated_where_their_names_tell_enough(tmp_path):
-    """A CUDA graph replays kernels that no operator launches: these take 24 bytes an element at 3.6 TB/s."""
+    """A CUDA graph replays kernels that no operator launches: these take 24 bytes an element at 3.7 TB/s and 1 µs."""
     name = (
         "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >"
     )
@@ -206,7 +211,7 @@ def test_kernels_alone_are_rated_where_their_names_tell_enough(tmp_path):
     document["traceEvents"] = [event for event in document["traceEvents"] if event["cat"] != "cpu_op"]
     path.write_text(json.dumps(document))
     report = analyze(path, jobs=1)
-    assert report.compute.losses == () and 85 < report.compute.efficiency_pct < 95
+    assert report.compute.losses == () and 95 < report.compute.efficiency_pct < 99
     assert "attainable speed" in kernels_sentence(report)
 
 
