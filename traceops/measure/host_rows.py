@@ -449,6 +449,13 @@ class HostRows(Struct, frozen=True, dict=True):
         return rows, numbers[self.events.name[rows]]
 
     @cached_property
+    def main_thread(self) -> int:
+        """The thread the steps are marked on, or else the one with most operators."""
+        marks = self.steps[0]
+        values, counts = np.unique(self.events.tid[marks if len(marks) else self.operators], return_counts=True)
+        return int(values[np.argmax(counts)]) if len(values) else -1
+
+    @cached_property
     def _step_of_name(self) -> Int:
         """The number of the step that each name marks, -1 where it marks none."""
         return _steps_marked(self.events.names)
