@@ -31,7 +31,7 @@ from traceops.traces.run_manifest import StepKinds, manifest_ranks, step_kinds
 
 
 class LongSteps(Claim, frozen=True, kw_only=True):
-    """Steps unlike the others. took: of the only one, else they take `least` to `most`; times in ms. does: why, on
+    """Steps unlike the others. took: of the only one, else they take up to `most`; times in ms. does: why, on
     these ranks. place: what the host is in for `longer` more. another: an optimizer that runs in some steps only, which
     leaves `left_pct` unexplained. round_steps: of the loop's rounds, where such steps come. share: percent of the run,
     where such steps come again."""
@@ -40,7 +40,6 @@ class LongSteps(Claim, frozen=True, kw_only=True):
     kind = "long_steps"
     steps: tuple[int, ...]
     took: float | None = None
-    least: float | None = None
     most: float | None = None
     typical: float
     waits_for_core: int | None = None
@@ -237,11 +236,11 @@ class StepBounds(Bounds, frozen=True):
 
 BOUNDS = StepBounds()
 _UNLIKE = 1.5  # times the typical step, as docs/metrics.md has it
-_FELT = 1.2  # times the typical step: a step that is long on one rank only takes less in the median
 _MOST_NAMED = 3
 _MOST_OF_TIME = 50.0  # percent of what was timed: rarely or often, such steps are most of it
 _SEVERAL = 5  # steps: of fewer any may be the usual one
 _ALSO = 0.5  # of what the worst rank does more: another does it too
+_OWN = 0.8  # of a region's time that it is longer in the long steps: it is hardly in others
 _LEAST_PART = 0.25  # of what a step takes more: a region that says why
 _REGIONS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("recompilation", re.compile(r"dynamo|compile_inner|inductor_compile|entire_frame_compile|fx_codegen")),
@@ -317,7 +316,7 @@ def _odd_steps(inputs: Inputs, recorded: int) -> _Odd:
     every = tuple(number for number in inputs.run.unlike if number not in starts)  # those come once
     whole = replace(inputs.run, unlike=every or inputs.run.unlike)
     every = whole.unlike  # who is late in one may be waited for in the next, which is then long on most ranks
-    run = replace(whole, unlike=tuple(n for n in every if step_ms(whole, n) > _FELT * whole.step_ms) or every)
+    run = replace(whole, unlike=tuple(number for number in every if longer_ms(whole, number) > 0) or every)
     worst = max(run.ranks, key=lambda times: _own_excess_ms(times, every))
     took = [step_ms(run, number) for number in run.unlike]
     cause, region = _cause_of_worst(worst, whole)
@@ -345,7 +344,6 @@ def _claim(odd: _Odd, *, seen_often: bool) -> LongSteps:
     claim = LongSteps(
         steps=run.unlike,
         took=took[0] if len(took) == 1 else None,
-        least=min(took) if len(took) > 1 else None,
         most=max(took) if len(took) > 1 else None,
         typical=run.step_ms,
         waits_for_core=odd.held[0] if odd.held else None,
@@ -449,8 +447,9 @@ def _cause(times: RankTimes, run: CrossRank) -> tuple[str, tuple[str, float] | N
     least = _LEAST_PART * sum(longer_ms(run, number) for number in unlike)
     extra = [one for one in times.summary.host.extra if one.step in unlike]
     long = [one for one in extra if one.ms >= least / len(unlike)]
+    new = [one for one in long if _only_there(times, one.name)]
     for cause, pattern in _REGIONS:
-        if most := _longest([one for one in long if pattern.search(one.name)]):
+        if most := _longest([one for one in new if pattern.search(one.name)]):
             return cause, most
     if sum(growth.values()) < least:
         return "unknown", None  # the rank waits for others
@@ -462,6 +461,12 @@ def _cause(times: RankTimes, run: CrossRank) -> tuple[str, tuple[str, float] | N
     if _does_other_work(times, run):
         return "other_work", None
     return _grown_most(growth, 2 * least, on_gpu=times.summary.on_gpu), None
+
+
+def _only_there(times: RankTimes, name: str) -> bool:
+    """Whether this region is of the long steps: one that is in each step names none of their causes."""
+    host = times.summary.host
+    return sum(one.ms for one in host.extra if one.name == name) >= _OWN * dict(host.regions).get(name, 0.0)
 
 
 def _grown_most(growth: dict[str, float], least: float, *, on_gpu: bool) -> str:
