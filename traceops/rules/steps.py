@@ -380,7 +380,7 @@ def _evidence(odd: _Odd, impact: float | None) -> list[Evidence]:
     if impact is not None:
         evidence.append(Evidence(Fact.BEYOND_TYPICAL_STEPS, impact, "ms/step"))
     kernels, usual = _kernels(odd.worst, odd.run.unlike)
-    if kernels >= MORE_WORK * usual or usual >= MORE_WORK * kernels:
+    if odd.worst.summary.on_gpu and (kernels >= MORE_WORK * usual or usual >= MORE_WORK * kernels):
         evidence.append(Evidence(Fact.KERNELS, round(kernels), "a step", rank=rank, peers=round(usual)))
     if odd.held:
         held, ms = odd.held
