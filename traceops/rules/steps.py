@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Container, Sequence
 
 import numpy as np
@@ -447,10 +448,8 @@ def _cause(times: RankTimes, run: CrossRank) -> tuple[str, tuple[str, float] | N
     least = _LEAST_PART * sum(longer_ms(run, number) for number in unlike)
     extra = [one for one in times.summary.host.extra if one.step in unlike]
     long = [one for one in extra if one.ms >= least / len(unlike)]
-    new = [one for one in long if _only_there(times, one.name)]
-    for cause, pattern in _REGIONS:
-        if most := _longest([one for one in new if pattern.search(one.name)]):
-            return cause, most
+    if found := _named(times, long):
+        return found
     if sum(growth.values()) < least:
         return "unknown", None  # the rank waits for others
     if most := _longest([one for one in long if is_first_use(one)]):
@@ -463,10 +462,16 @@ def _cause(times: RankTimes, run: CrossRank) -> tuple[str, tuple[str, float] | N
     return _grown_most(growth, 2 * least, on_gpu=times.summary.on_gpu), None
 
 
-def _only_there(times: RankTimes, name: str) -> bool:
-    """Whether this region is of the long steps: one that is in each step names none of their causes."""
-    host = times.summary.host
-    return sum(one.ms for one in host.extra if one.name == name) >= _OWN * dict(host.regions).get(name, 0.0)
+def _named(times: RankTimes, long: Sequence[ExtraRegion]) -> tuple[str, tuple[str, float]] | None:
+    """The cause that a region is named after. One that is in each step, and only slower in these, names none."""
+    total, more = dict(times.summary.host.regions), defaultdict[str, float](float)
+    for one in times.summary.host.extra:
+        more[one.name] += one.ms
+    for cause, pattern in _REGIONS:
+        new = (one for one in long if pattern.search(one.name) and more[one.name] >= _OWN * total.get(one.name, 0.0))
+        if most := _longest(list(new)):
+            return cause, most
+    return None
 
 
 def _grown_most(growth: dict[str, float], least: float, *, on_gpu: bool) -> str:
