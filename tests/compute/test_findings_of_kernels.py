@@ -15,6 +15,7 @@ from recorded_step import FLOAT, launched_of, op, tensor, write
 from traceops.compute.measure import PACES, at_pace, measure_compute, paced_hosts, replayed_ns
 from traceops.compute.model import Cause, RankCompute, judged_rank
 from traceops.compute.uses import Schedule
+from traceops.core.facts import Fact
 from traceops.pipeline.analyze import analyze, analyze_window, find_traces
 from traceops.pipeline.mapping.ranks import MapOptions
 from traceops.render.report.card import card_of
@@ -229,6 +230,36 @@ def test_rows_that_may_be_unused_make_no_speed_impossible(tmp_path):
     fast = op("aten::_grouped_mm", tensor((65536, 8192)), tensor((8, 8192, 8192)), us=4000, kernel="cutlass_grouped")
     report, _ = of(tmp_path, [fast] * 3)
     assert not [one for one in report.findings if one.cause == "impossible_speed"]
+
+
+def test_the_shape_of_a_sparse_operand_tells_no_work(tmp_path):
+    inputs = [tensor((50_000, 50_000)), tensor((50_000, 128))]
+    report, _ = of(tmp_path, [op("aten::mm", *inputs, us=80, kernel="void cusparse::csrmm_alg2_kernel<float>")] * 3)
+    assert not [one for one in report.findings if one.cause == "impossible_speed"]
+    assert report.summary.flops is None or report.summary.flops.tflops_per_s is None
+
+
+def test_float32_products_are_told_by_their_kernels_names_and_saved_beside_another_stream(tmp_path):
+    """Without shapes what they lose is a guess, and no clean bill; copies on another stream take half as long."""
+    path = write(tmp_path / "trace.json", [op("aten::mm", us=4000, kernel="cutlass_80_simt_sgemm_256x128")] * 3)
+    document = json.loads(path.read_text())
+    for event in [one for one in document["traceEvents"] if one["cat"] in ("kernel", "cpu_op", "cuda_runtime")]:
+        event["args"].pop("Input Dims", None)
+        number = event["args"].get("correlation")
+        if number is not None:
+            beside = {**event, "args": {"device": 0, "correlation": 100 + number}}
+            if event["cat"] == "cuda_runtime":  # in front of the operator
+                beside |= {"ts": round(event["ts"] - 0.25, 3), "dur": 0.02}
+            if event["cat"] == "kernel":
+                beside |= {"name": "Memcpy HtoD (Pinned -> Device)", "cat": "gpu_memcpy", "tid": 20, "dur": 2000.0}
+                beside["args"] |= {"stream": 20, "bytes": 100_000_000}
+            document["traceEvents"].append(beside)
+    path.write_text(json.dumps(document))
+    report = analyze(path, jobs=1)
+    [found] = [one for one in report.findings if one.cause == "float32_products"]
+    assert (found.severity, found.confidence, card_of(report).rule) == ("warning", "medium", "TO-K001")
+    assert found.number(Fact.GPU_BUSY) == pytest.approx(12, rel=0.02)
+    assert report.compute.losses[0].step_after_ms[0] > 0.9 * 3 * 2
 
 
 def test_kernels_whose_calls_have_their_number_find_their_operator(tmp_path):
