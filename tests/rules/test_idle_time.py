@@ -364,8 +364,8 @@ def test_lateness_that_recording_may_explain_is_not_judged():
     assert found_host_bound(report) is None
     assert check(report).status == "not_evaluated"
     assert check(report).reason == (
-        "recording may be all of the lateness: launches are 11.7 ms late in the window, and recording may take the host "
-        "up to 24.8 ms"
+        "recording may be all of the lateness: launches are 11.7 ms late in the window, and recording may take the "
+        "host up to 24.8 ms"
     )
     card, said = card_of(report), unjudged_sentence(report)
     assert card.level == "info" and card.judged_pct == pytest.approx(74, abs=1)
@@ -391,7 +391,7 @@ def test_what_is_certain_alone_is_no_clean_bill_for_what_is_not():
     report = analyze(PLAIN / "graph" / "trace.json.gz")
     assert found_host_bound(report) is None
     assert check(report).lacking == "may_be_recording"
-    assert "most of it: launches are 2.2 ms late per step" in check(report).reason
+    assert "most of the lateness: launches are 2.2 ms late per step" in check(report).reason
     assert re.match(r"No problem found in the \d+ % of the step we could judge", card_of(report).headline)
 
 
