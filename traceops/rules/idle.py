@@ -138,6 +138,7 @@ def hidden_loading(
 
 CAUSE = "copies"
 _MOSTLY = 0.5  # of this idle time
+_SYNCHRONIZES = re.compile(r"DeviceSynchronize(?:$|( in Torch-Compiled))")
 
 
 def of_copies(found: Finding, inputs: Inputs) -> Finding:
@@ -161,7 +162,7 @@ def of_synchronize(found: Finding) -> Finding:
     """The finding with the advice for a program that waits for the device by itself, where that costs most; inside
     compiled code torch.compile does, as it records a graph."""
     after, mostly = found.proof(Fact.IDLE_AFTER), _MOSTLY * (found.number(Fact.BUCKET) or 0.0)
-    own = re.search(r"DeviceSynchronize(?:$|( in Torch-Compiled))", str(after and after.subject))
+    own = _SYNCHRONIZES.search(str(after and after.subject))
     if own is None or (found.number(Fact.IDLE_AFTER) or 0.0) < mostly:
         return found
     rule, key = (HOST_BOUND, "compiles") if own[1] else (BLOCKED_ON_DEVICE, "synchronize")
