@@ -86,7 +86,8 @@ def _of_rank(
     step = mean_ms(summary.ledger.duration[typical])
     device = sum(float(kind.device_ns.sum()) for kind in kinds) / steps / 1e6
     blocked = sum(float(kind.blocked_ns.sum()) for kind in kinds) / steps / 1e6
-    at_link = sum(_at_link_ns(kind, links[kind.direction]) for kind in kinds) / steps / 1e6
+    gbs = {way: link.gbs for way, link in links.items() if link is not None}
+    at_link = sum(kind.at_link_ns(gbs.get(kind.direction)) for kind in kinds) / steps / 1e6
     if purpose == "offload":  # where it can be overlapped is up to the algorithm: only its memory is cured
         left = exposed * min(at_link / device, 1.0) if device else exposed
     else:
@@ -111,12 +112,6 @@ def _of_rank(
         steps=steps,
         link=links[kinds[0].direction],
     )
-
-
-def _at_link_ns(kind: CopyKind, link: HostLink | None) -> float:
-    """What these copies take from pinned memory; as long as they take where nothing tells."""
-    took, gbs = float(kind.device_ns.sum()), kind.gbs
-    return took if kind.memory == "pinned" or link is None or gbs is None else took * min(gbs / link.gbs, 1.0)
 
 
 def predict_copies(graph: StepGraph, copies: Sequence[ExposedCopies]) -> list[Prediction]:

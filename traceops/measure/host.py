@@ -379,7 +379,7 @@ def measure_held(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[Hel
 # What only makes a view, or room, computes nothing, however often it is called.
 _COMPUTES = re.compile(
     r"^(torchaudio|torchvision)::|^aten::(?!(view\w*|as_strided\w*|split\w*|chunk|unbind|select|slice|narrow|reshape|t"
-    r"|transpose|permute|expand\w*|squeeze|unsqueeze|detach\w*|alias|lift_fresh|empty\w*|resize_)$)"
+    r"|transpose|permute|expand\w*|squeeze|unsqueeze|detach\w*|alias|lift_fresh|empty\w*|resize_|_?pin_memory)$)"
 )
 CPU_WORK_NS = 20_000  # an operator that launches nothing and takes less only prepares a launch
 

@@ -156,10 +156,12 @@ def of_copies(found: Finding, inputs: Inputs) -> Finding:
     )
 
 
-def of_synchronize(found: Finding) -> Finding:
-    """The finding with the advice for a program that waits for the device by itself, where that costs most."""
+def of_synchronize(found: Finding, worst: Idle) -> Finding:
+    """The finding with the advice for a program that waits for the device by itself, where that costs most: in no
+    operator, of a trace that has operators."""
     after, mostly = found.proof(Fact.IDLE_AFTER), _MOSTLY * (found.number(Fact.BUCKET) or 0.0)
-    if not str(after and after.subject).endswith("DeviceSynchronize") or (found.number(Fact.IDLE_AFTER) or 0) < mostly:
+    waits = "Synchronize" if worst.times.summary.host.regions else "DeviceSynchronize"
+    if not str(after and after.subject).endswith(waits) or (found.number(Fact.IDLE_AFTER) or 0) < mostly:
         return found
     return replace(found, advice=BLOCKED_ON_DEVICE.advice_for("synchronize"))
 
@@ -341,7 +343,7 @@ def _with_causes(
         return of_launches(of_held(found, HOST_BOUND, inputs), HOST_BOUND, worst.times.summary.compute)
     if kind.rule is INPUT_BOUND:
         return without_waiting(of_storage(found, inputs, worst), inputs, idle, worst, kind.bounds)
-    found = of_anomaly(of_copies(of_synchronize(found), inputs), inputs)
+    found = of_anomaly(of_copies(of_synchronize(found, worst), inputs), inputs)
     return found if few is None else restated(found, BlockedOnDevice, few=few, of=int(worst.times.typical.sum()))
 
 

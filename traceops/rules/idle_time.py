@@ -365,7 +365,7 @@ def workers_needed(
     need = loading_need(
         times, saved, told_workers(manifest), cores_of_rank(manifest, rank), step_ms=step_ms, recording_ms=recording_ms
     )
-    if need is None or (words is WINDOW and need.workers is None):  # the first batch of workers that start is no pace
+    if need is None or words is WINDOW:  # a window may hold only the first batch, which is no pace
         return None, ()
     rest = Evidence(Fact.STEP_WITHOUT_INPUT, stored(need.rest_ms), "ms", rank=rank, subject=words.noun)
     if need.workers is None or need.load_ms is None:
