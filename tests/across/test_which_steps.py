@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import tarfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -212,6 +213,15 @@ def test_a_rank_that_is_late_in_every_step_makes_none_unlike(tmp_path):
     report = analyze(tmp_path / "run")
     assert report.summary.step_time_ms.unlike == ()
     assert [found.ranks for found in report.findings if found.rule == "TO-S001"] == [(1,)]
+
+
+def test_a_rank_whose_only_step_is_a_long_one_is_in_no_typical_step(tmp_path):
+    """Ranks that recorded other steps: the mean of both is the time of no step."""
+    with tarfile.open(DATA / "faults" / "late_schedule.tar.xz") as packed:
+        packed.extractall(tmp_path, filter="data")
+    summary = analyze(tmp_path / "late_schedule").summary
+    assert summary.step_time_ms.typical == pytest.approx((18.952 + 19.900 + 15.681) / 3, rel=0.01)
+    assert sum(summary.ledger_ms.of(bucket) or 0 for bucket in BUCKETS) <= summary.step_time_ms.typical + 0.01
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,14 @@ def test_a_stretch_without_events_is_what_the_trace_does_not_show():
     assert 5.0 <= ms <= 5.2
 
 
+def test_where_the_program_names_its_own_ranges_the_stretch_is_in_them():
+    """As above, half of it in the innermost of two ranges, whose time was 'not shown' all the same."""
+    ranges = [note("next video", 2_900 * US, 2_600 * US), note("frames", 3_000 * US, 2_500 * US)]
+    found = held(*many(100 * US, 3 * MS), *ranges, *many(8 * MS, 20 * MS))
+    assert {key: count for key, (_, count) in found.items()} == {("", "frames"): 1, ("", ""): 1}
+    assert [round(ms, 1) for ms, _ in found.values()] == pytest.approx([2.5, 2.5], abs=0.2)
+
+
 def test_what_torch_compile_names_is_shown():
     """As above, and the trace says that torch.compile was at work."""
     compiles = note("OutputGraph.call_user_compiler (dynamo_timed)", 3_200 * US, 4_500 * US)

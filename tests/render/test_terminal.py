@@ -103,6 +103,13 @@ def test_numbers_of_one_metric_say_whose_they_are() -> None:
     ]
 
 
+def test_a_label_that_says_what_is_counted_needs_no_unit() -> None:
+    without = Evidence(Fact.RANKS_WITHOUT_A_TRACE, 1, "ranks")
+    assert evidence_lines(Finding("TO-V001", "info", "high", "title", "message", (without,))) == [
+        "ranks without a trace 1"
+    ]
+
+
 HOSTILE = "[red]b \x1b[31m:x: ü"
 ROWS = (
     ("compute", "157.25", "█" * 40, "157.34 ms on rank 2"),

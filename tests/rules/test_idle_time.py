@@ -233,6 +233,13 @@ def test_an_operator_that_takes_long_is_named(tmp_path):
     assert "larger batch" not in found.advice and "computes on the CPU" in found.advice
 
 
+def test_an_operator_that_computes_nothing_is_not_to_be_moved_to_the_device(tmp_path):
+    """aten::empty took 12 ms, twice: a lock or Python's collector, and no tensor on the CPU."""
+    found = starves(written(tmp_path, lambda events: [{**hole, "name": "aten::empty"} for hole in holes(events)]))
+    assert claim_of(found, HostBound).first.what == "aten::empty"
+    assert "computes on the CPU" not in found.advice and "a lock" in found.advice
+
+
 def launches(events):
     """The same full of short operators."""
     for hole in holes(events):
@@ -329,7 +336,7 @@ def test_what_is_not_recorded_is_told_as_that_and_to_record_it_only_then(tmp_pat
     library'; and with stacks the advice was to record them."""
     report = small(tmp_path, [row("tokenize", "user_annotation", 2_050, 6_000)] * bool(operator), operator, **meta)
     found = found_host_bound(report)
-    assert "no operator and no call is recorded" in found.message and "long operators" not in found.message
+    assert "no operator and no call is recorded" in found.message and "launches nothing" in found.message
     assert ("Python or a library" in found.advice, "with_stack=True" in found.advice) == (python, to_record)
 
 

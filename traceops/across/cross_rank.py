@@ -182,7 +182,13 @@ class CrossRank(Struct, frozen=True, dict=True):
     @cached_property
     def step_ms(self) -> float:
         """The typical step, ms: the median over ranks of their means."""
-        return median([times.step_ms for times in self.ranks]) if self.ranks else 0.0
+        return median([times.step_ms for times in self.typical_ranks]) if self.ranks else 0.0
+
+    @cached_property
+    def typical_ranks(self) -> Sequence[rank_times.RankTimes]:
+        """The ranks that recorded a typical step; all where none did."""
+        of_typical = [one for one in self.ranks if not set(self.unlike).issuperset(one.summary.step_numbers.tolist())]
+        return of_typical or self.ranks
 
     @cached_property
     def through_host(self) -> bool:

@@ -340,8 +340,8 @@ _MOST_WORK = 3
 
 class HeldLaunches(Struct, frozen=True):
     """Of one operator or call ('' for what the trace does not show): the device's idle time in its long stretches.
-    operator: the innermost around a call, '' outside any. idle_ns: by step, of the bucket idle_host. count: of calls,
-    or of stretches without one, by the step that they begin in."""
+    operator: the innermost around a call, or the program's range around what is not shown, '' outside any. idle_ns: by
+    step, of the bucket idle_host. count: of calls, or of stretches without one, by the step that they begin in."""
 
     name: str
     operator: str
@@ -371,13 +371,21 @@ def measure_held(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[Hel
     start, end = inside.end[:-1], inside.start[1:]
     long = (end - start >= UNSEEN_NS) & (late.within(start, end) >= LONG_NS)
     start, end = start[long], end[long]
-    found = [*_named(host, seen, late, steps), _held("", "", intersect(Intervals(start, end), late), start, steps)]
+    # What the program named there tells where it is, and not what it does.
+    rows, unseen = host.annotations, intersect(Intervals(start, end), late)
+    noted = [_of_thread(host, rows[host.events.tid.take(rows) == thread]) for thread in threads]
+    inside = merge(*(one.long for one in noted))
+    found = [
+        *_named(host, seen, late, steps),
+        _held("", "", subtract(unseen, inside), start[~inside.holds(start)], steps),
+    ]
+    found += [HeldLaunches("", one.name, one.idle_ns, one.count) for one in _named(host, noted, unseen, steps)]
     found = [one for one in found if np.count_nonzero(one.idle_ns)]
     return tuple(sorted(found, key=lambda one: -int(one.idle_ns.sum()))[:_MOST])
 
 
 # What only makes a view, or room, computes nothing, however often it is called.
-_COMPUTES = re.compile(
+COMPUTES = re.compile(
     r"^(torchaudio|torchvision)::|^aten::(?!(view\w*|as_strided\w*|split\w*|chunk|unbind|select|slice|narrow|reshape|t"
     r"|transpose|permute|expand\w*|squeeze|unsqueeze|detach\w*|alias|lift_fresh|empty\w*|resize_|_?pin_memory)$)"
 )
@@ -401,7 +409,7 @@ def measure_host_work(activity: Activity, steps: StepBounds, lane: Lane) -> Host
     calls = np.bincount(host.nesting.outermost_around(host.launches) + 1, minlength=len(host.nesting.rows) + 1)[1:]
     rows = host.nesting.rows.take(outer[calls.take(outer) == 0])
     rows = rows[is_in(events.tid.take(rows), threads) & (events.dur.take(rows) >= CPU_WORK_NS)]
-    rows = rows[named(events, _COMPUTES, ("::",)).take(events.name[rows])]
+    rows = rows[named(events, COMPUTES, ("::",)).take(events.name[rows])]
     idle = intersect(union(events.ts[rows], events.end[rows]), late)
     took = np.bincount(events.name[rows], late.within(events.ts[rows], events.end[rows]), len(events.names))
     most = [number for number in (-took).argsort(kind="stable")[:_MOST_WORK].tolist() if took[number] > 0]
@@ -446,18 +454,12 @@ def _named(host: HostRows, threads: Sequence[_Thread], late: Intervals, steps: S
         subtract(late, merge(empty(), *(other.launching for at, other in enumerate(threads) if at != number)))
         for number in range(len(threads))
     ]
-    took = [own.within(one.long.start, one.long.end) for own, one in zip(alone, threads, strict=True)]
-    held = [ns >= LONG_NS for ns in took]  # the rest lies beside work of the device
-    start, end, row, took_ns, thread = (
-        np.concatenate([column[chosen] for column, chosen in zip(columns, held, strict=True)])
-        for columns in (
-            [one.long.start for one in threads],
-            [one.long.end for one in threads],
-            [one.row for one in threads],
-            took,
-            [np.full(len(ns), number) for number, ns in enumerate(took)],
-        )
-    )
+    parts = []
+    for number, (own, one) in enumerate(zip(alone, threads, strict=True)):
+        took = own.within(one.long.start, one.long.end)
+        columns = (one.long.start, one.long.end, one.row, took, np.full(len(took), number))
+        parts.append([column[took >= LONG_NS] for column in columns])  # the rest lies beside work of the device
+    start, end, row, took_ns, thread = map(np.concatenate, zip(*parts, strict=True))
     is_call = np.zeros(len(events), dtype=bool)
     is_call[host.launches] = True
     called = is_call[row].nonzero()[0]

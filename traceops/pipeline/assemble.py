@@ -75,6 +75,7 @@ _OF_DEVICE = ("idle_pct", "compute_pct", "non_compute_pct", "overlap_pct")
 
 def summary_of(known: Inputs, rank_rows: Sequence[RankRow], judged: Sequence[Check]) -> Summary:
     found, run = known.found, known.run
+    rank_rows = [row for row in rank_rows if any(row.rank == one.summary.rank for one in run.typical_ranks)]
     by_step: dict[int, list[int]] = defaultdict(list)
     for times in run.ranks:
         for number, duration in zip(times.summary.step_numbers, times.duration, strict=True):

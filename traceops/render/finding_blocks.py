@@ -38,6 +38,11 @@ def value_text(evidence: Evidence) -> str:
     return str(as_measured(value) if isinstance(value, float) else value)
 
 
+def unit_text(evidence: Evidence) -> str:
+    """The unit with a space before it; empty where the label says what is counted: 'ranks without a trace 63'."""
+    return f" {evidence.unit}" if evidence.unit and evidence.unit not in evidence.metric.split() else ""
+
+
 def quote_text(evidence: Evidence) -> str:
     """'log.txt:132  NCCL INFO …', without the tabs of a matrix."""
     value = "" if evidence.value is None else " ".join(str(evidence.value).split())
@@ -62,12 +67,12 @@ def _evidence(evidence: Evidence, *, of_several: bool) -> str:
     evidence has the same metric, so the rank is said."""
     if isinstance(evidence.grown, str):
         usual = "" if evidence.peers is None else f", peers {as_measured(evidence.peers):g}"
-        return f"grew: {_short(evidence.grown)} {value_text(evidence)} {evidence.unit}{usual}"
+        return f"grew: {_short(evidence.grown)} {value_text(evidence)}{unit_text(evidence)}{usual}"
     value = value_text(evidence)
     if len(value) > _MOST_VALUE and isinstance(evidence.value, str):
         value = f"{value[:_MOST_VALUE]}…"
     rank = f" (rank {evidence.rank})" if of_several and evidence.rank is not None else ""
-    return f"{evidence.metric} {value}{' ' + evidence.unit if evidence.unit else ''}{rank}"
+    return f"{evidence.metric} {value}{unit_text(evidence)}{rank}"
 
 
 def _short(name: str) -> str:
@@ -98,7 +103,6 @@ def evidence_table(finding: Finding) -> Table:
 
 
 def _evidence_value(evidence: Evidence) -> Cell:
-    unit = f" {evidence.unit}" if evidence.unit else ""
     if isinstance(evidence.value, str):
         cell = name(evidence.value, 110) if len(evidence.value) > 110 else Cell(evidence.value, css="word")
     elif evidence.fact is Fact.PID:
@@ -108,12 +112,12 @@ def _evidence_value(evidence: Evidence) -> Cell:
         if evidence.value is not None and not cell.css:  # it has the digits that it is worth: none are added
             shown = as_measured(evidence.value) if isinstance(evidence.value, float) else evidence.value
             cell = Cell(f"{shown:,}".replace(",", "\u202f"))
-    return Cell(cell.text + (unit if cell.css != "unknown" else ""), cell.title, cell.css, cell.full)
+    return Cell(cell.text + (unit_text(evidence) if cell.css != "unknown" else ""), cell.title, cell.css, cell.full)
 
 
 def _beside(evidence: Evidence, value: float | None) -> Cell:
     """The threshold or the peers' value, in the evidence's unit; empty where there is none."""
-    return Cell("" if value is None else f"{as_measured(value):g}{' ' + evidence.unit if evidence.unit else ''}")
+    return Cell("" if value is None else f"{as_measured(value):g}{unit_text(evidence)}")
 
 
 def finding_block(

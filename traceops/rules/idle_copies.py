@@ -152,8 +152,9 @@ def evidence_of(worst: Part, own: Sequence[Part], words: StepWords, saved: float
         Evidence(Fact.EXPOSED_COPIES, stored(worst.ms), words.unit("ms"), rank=rank),
         Evidence(Fact.EXPOSED_COPIES_PCT, round(worst.pct, 1), "%", bound, rank=rank),
         Evidence(Fact.STEP, stored(worst.step_ms), "ms"),
-        Evidence(Fact.SAVED_FROM_PINNED, saved, words.unit("ms")),
     ]
+    if saved:  # else nothing says how fast the link is
+        found.append(Evidence(Fact.SAVED_FROM_PINNED, saved, words.unit("ms")))
     if len(own) > 1:
         shares = sorted(part.pct for part in own)
         middle = shares[len(shares) // 2]

@@ -17,7 +17,7 @@ from traceops.core.findings import Confidence, Evidence, Finding, Severity
 from traceops.core.rule import Rule
 from traceops.core.units import stored
 from traceops.core.words import WINDOW, StepWords
-from traceops.measure.host import HeldLaunches
+from traceops.measure.host import COMPUTES, HeldLaunches
 from traceops.measure.host_rows import COMPILES
 from traceops.rules.idle_time import (
     Held,
@@ -87,13 +87,14 @@ class _Part(Struct, frozen=True):
     def what(self) -> str:
         """'cudaMalloc (aten::empty)'."""
         if self.held.unseen:
-            return reason("idle", "unseen")
+            return self.held.operator or reason("idle", "unseen")
         return self.held.name + f" ({self.held.operator})" * bool(self.held.operator)
 
     @property
     def advice(self) -> str:
-        """The key of what to do about it. A call of the driver that comes once may be of what is used first."""
-        if self.held.unseen:
+        """The key of what to do about it. A call of the driver that comes once may be of what is used first. An
+        operator that computes nothing takes long for what holds the thread there."""
+        if self.held.unseen or (self.held.name.startswith("aten::") and not COMPUTES.match(self.held.name)):
             return UNSEEN
         once = self.steps == 1 and self.count <= _FEW and _LOADS.match(self.held.name)
         return FIRST_USE if once else CALLS
@@ -161,6 +162,7 @@ def _held(part: _Part, steps: int) -> Held:
     return Held(
         ms=stored(part.ms),
         what=None if part.held.unseen else part.what,
+        inside=part.held.operator or None if part.held.unseen else None,
         count=stored(part.count) if part.count >= _OFTEN and not few else None,
         steps=part.steps if few else None,
         of=steps if few else None,

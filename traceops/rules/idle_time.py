@@ -45,11 +45,12 @@ class WorkersNeeded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A long operator or call of the host; `what` is unknown where the trace does not show it. count: times a step,
+    """A long operator or call of the host; without `what` the trace shows at most the range `inside`. count: a step,
     where it is more than once. steps: of `of` steps, where it is not in all."""
 
     ms: float
     what: str | None = None
+    inside: str | None = None
     count: float | None = None
     steps: int | None = None
     of: int | None = None

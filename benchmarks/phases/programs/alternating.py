@@ -4,7 +4,7 @@ import torch
 from timed import DEVICE, phase, rounds, sizes, wrap
 from torch import nn
 
-DICTIONARY_STEPS, BATCH, WIDTH = sizes(4, 3), sizes(96, 768), sizes(288, 1792)
+DICTIONARY_STEPS, BATCH, WIDTH = sizes(3, 5), sizes(80, 640), sizes(304, 2048)
 
 
 def fit_dictionary(decoder, codes, batch, optimizer) -> None:

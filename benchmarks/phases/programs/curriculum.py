@@ -4,8 +4,8 @@ import torch
 from timed import DEVICE, phase, rounds, sizes, wrap
 from torch import nn
 
-LENGTHS, PARTS = (48, 112, 224), sizes((0.35, 0.3, 0.35), (0.3, 0.4, 0.3))
-WIDTH, BATCH = sizes(112, 448), sizes(5, 56)
+LENGTHS, PARTS = (56, 120, 240), sizes((0.3, 0.4, 0.3), (0.4, 0.25, 0.35))
+WIDTH, BATCH = sizes(104, 480), sizes(5, 52)
 
 
 def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, length: int) -> None:

@@ -4,7 +4,7 @@ import torch
 from timed import DEVICE, phase, plain, rounds, sizes, wrap
 from torch import nn
 
-EVERY, SIDE, CHANNELS = sizes(9, 20), sizes(18, 40), sizes(14, 48)
+EVERY, SIDE, CHANNELS = sizes(7, 16), sizes(20, 36), sizes(12, 56)
 
 
 class Denoiser(nn.Module):
@@ -22,7 +22,7 @@ class Denoiser(nn.Module):
 @torch.inference_mode()
 def draw(model: nn.Module) -> torch.Tensor:
     image = torch.randn(16, 3, SIDE, SIDE, device=DEVICE)
-    for step in range(sizes(35, 180)):
+    for step in range(sizes(26, 220)):
         image = image - 0.05 * model(image) + 0.01 * torch.randn_like(image) / (step + 1)
     return image.cpu()
 

@@ -7,7 +7,7 @@ import torch
 from timed import DEVICE, phase, plain, rounds, sizes, wrap
 from torch import nn
 
-MOVES, BOARD, BATCH = sizes(6, 5), 36, sizes(96, 640)
+MOVES, BOARD, BATCH = sizes(5, 6), 38, sizes(112, 576)
 
 
 class Game:
@@ -25,7 +25,7 @@ class Game:
 
 
 def main() -> None:
-    width = sizes(352, 2304)
+    width = sizes(368, 2176)
     net = wrap(
         nn.Sequential(
             nn.Linear(BOARD * BOARD, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4)

@@ -5,7 +5,7 @@ from timed import DEVICE, phase, plain, rounds, sizes, wrap
 from torch import nn
 from torch.nn import functional
 
-EVERY, BATCH, WIDTH = sizes(7, 24), sizes(80, 1280), sizes(352, 1792)
+EVERY, BATCH, WIDTH = sizes(8, 18), sizes(72, 1152), sizes(368, 1920)
 
 
 @torch.no_grad()
@@ -30,7 +30,7 @@ def main() -> None:
                 loss.backward()
                 optimizer.step()
         with phase("evaluation", accuracy):
-            accuracy(plain(model), sizes(26, 45))
+            accuracy(plain(model), sizes(22, 50))
 
 
 main()

@@ -4,7 +4,7 @@ import torch
 from timed import DEVICE, phase, rounds, sizes, wrap
 from torch import nn
 
-CRITIC_STEPS, NOISE, BATCH = sizes(3, 5), 80, sizes(112, 320)
+CRITIC_STEPS, NOISE, BATCH = sizes(4, 6), 72, sizes(104, 288)
 
 
 def critic_step(critic, generator, optimizer, real) -> None:
@@ -21,7 +21,7 @@ def critic_step(critic, generator, optimizer, real) -> None:
 
 def generator_step(critic, generator, optimizer) -> None:
     loss = 0.0
-    for _ in range(4):
+    for _ in range(5):
         loss = loss - critic(generator(torch.randn(BATCH, NOISE, device=DEVICE))).mean()
     optimizer.zero_grad()
     loss.backward()
@@ -29,7 +29,7 @@ def generator_step(critic, generator, optimizer) -> None:
 
 
 def main() -> None:
-    width = sizes(352, 2560)
+    width = sizes(368, 2816)
     generator = nn.Sequential(
         nn.Linear(NOISE, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 784)
     )

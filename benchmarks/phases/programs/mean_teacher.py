@@ -7,12 +7,12 @@ from timed import DEVICE, phase, plain, rounds, sizes, wrap
 from torch import nn
 from torch.nn import functional
 
-BATCH, LAYERS, WIDTH = sizes(80, 320), sizes(7, 30), sizes(224, 1280)
+BATCH, LAYERS, WIDTH = sizes(72, 288), sizes(6, 36), sizes(240, 1152)
 
 
 @torch.no_grad()
 def pseudo_label(teacher: nn.Module, images: torch.Tensor) -> torch.Tensor:
-    return torch.stack([torch.softmax(teacher(images + 0.1 * torch.randn_like(images)), -1) for _ in range(6)]).mean(0)
+    return torch.stack([torch.softmax(teacher(images + 0.1 * torch.randn_like(images)), -1) for _ in range(5)]).mean(0)
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ from timed import DEVICE, WORLD, phase, rounds, sizes, wrap
 from torch import nn
 from torch.nn import functional
 
-MICRO, BATCH, LENGTH, WIDTH = sizes(5, 6), sizes(10, 40), 64, sizes(144, 896)
+MICRO, BATCH, LENGTH, WIDTH = sizes(6, 5), sizes(9, 36), 64, sizes(136, 832)
 
 
 def pack(texts: list[list[int]]) -> torch.Tensor:
@@ -28,7 +28,7 @@ def main() -> None:
         nn.Sequential(nn.Embedding(256, width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, 256))
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    texts = [list(range(50 + i % 200)) for i in range(sizes(240, 330))]
+    texts = [list(range(50 + i % 200)) for i in range(sizes(180, 360))]
     for _ in rounds():
         for micro in range(MICRO):
             with phase("pack", pack):

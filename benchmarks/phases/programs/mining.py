@@ -6,7 +6,7 @@ from timed import DEVICE, phase, plain, rounds, sizes, wrap
 from torch import nn
 from torch.nn import functional
 
-EVERY, ITEMS, WIDTH = sizes(6, 8), sizes(800, 2000), sizes(224, 1280)
+EVERY, ITEMS, WIDTH = sizes(5, 7), sizes(700, 2200), sizes(240, 1152)
 
 
 def mine(model: nn.Module, items: torch.Tensor) -> np.ndarray:

@@ -5,7 +5,7 @@ import torch
 from timed import DEVICE, phase, plain, rounds, sizes, wrap
 from torch import nn
 
-EPOCHS, HORIZON, ENVS = sizes(6, 5), sizes(64, 72), 14
+EPOCHS, HORIZON, ENVS = sizes(5, 7), sizes(56, 84), 15
 
 
 class Physics:
@@ -47,7 +47,7 @@ def update(policy: nn.Module, optimizer: torch.optim.Optimizer, states, actions,
 
 
 def main() -> None:
-    width = sizes(352, 1792)
+    width = sizes(336, 1920)
     policy = wrap(
         nn.Sequential(nn.Linear(24, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 6))
     )

@@ -7,8 +7,8 @@ from timed import DEVICE, phase, plain, rounds, sizes, wrap
 from torch import nn
 from torch.nn import functional
 
-VOCAB, WIDTH, PROMPT, ANSWER = 512, sizes(80, 448), 16, sizes(20, 40)
-BATCH, STEPS = 9, sizes(3, 6)
+VOCAB, WIDTH, PROMPT, ANSWER = 512, sizes(88, 480), 16, sizes(18, 44)
+BATCH, STEPS = 8, sizes(4, 3)
 
 
 class Model(nn.Module):
@@ -39,7 +39,7 @@ def generate(policy: nn.Module, prompts: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def score(reward: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-    return torch.stack([reward(tokens).mean(dim=(1, 2)) for _ in range(4)]).mean(0)
+    return torch.stack([reward(tokens).mean(dim=(1, 2)) for _ in range(5)]).mean(0)
 
 
 def main() -> None:

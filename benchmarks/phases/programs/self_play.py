@@ -7,7 +7,7 @@ from timed import DEVICE, phase, plain, rounds, sizes, wrap
 from torch import nn
 from torch.nn import functional
 
-STEPS, GAMES, WIDTH = sizes(9, 24), 4, sizes(384, 1792)
+STEPS, GAMES, WIDTH = sizes(10, 20), 4, sizes(352, 1664)
 
 
 def search(board: list[int], depth: int) -> int:

@@ -29,7 +29,7 @@ _spent: list[dict[str, float]] = []
 _took_s: list[float] = []
 _lines: dict[str, list] = {}
 _seen: set[tuple[str, int]] = set()
-torch.manual_seed(100 + RANK)
+torch.manual_seed(200 + RANK)
 if not CUDA:
     torch.set_num_threads(1)
 if WORLD > 1 and not dist.is_initialized():

@@ -15,7 +15,7 @@ from traceops.render.cells import Cell, Table, name, table_of, word
 from traceops.render.comparison import figures, text
 from traceops.render.comparison.text import WORDS, say
 from traceops.render.document import text as paragraph
-from traceops.render.finding_blocks import checks_block, finding_block
+from traceops.render.finding_blocks import checks_block, finding_block, unit_text
 from traceops.render.report.figures import Figure
 from traceops.render.report.terms import TERMS
 from traceops.render.writers.html import write_html
@@ -190,7 +190,7 @@ def _explanation(reason: Explanation) -> list[document.Block]:
     if reason.evidence:
         cells: dict[str, Callable[[Evidence], Cell]] = {
             "metric": lambda e: name(e.metric, 90),
-            "value": lambda e: _plain(f"{_value(e)}{' ' + e.unit if e.unit else ''}"),
+            "value": lambda e: _plain(f"{_value(e)}{unit_text(e)}"),
         }
         table = table_of("compare_evidence", reason.evidence, make=cells, most=MOST_EVIDENCE)
         rests_on.append(document.TableBlock(table, "narrow"))

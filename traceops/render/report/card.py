@@ -17,7 +17,7 @@ from traceops.core.units import ms_text
 from traceops.core.words import WINDOW
 from traceops.hangs.json_types import HangJson
 from traceops.render.document import Answer, Block, Cost, Headline, Level, Span, Style, Text, Words, text
-from traceops.render.finding_blocks import value_text
+from traceops.render.finding_blocks import unit_text, value_text
 from traceops.render.report.compute import efficiency_of, why_unrated
 from traceops.render.report.coverage import MOST_UNJUDGED_PCT, Unjudged, least_note, unfit_note, unjudged_of
 from traceops.render.report.lead import (
@@ -264,7 +264,7 @@ def _proof(lead: Finding) -> str:
     first = host or next((one for one in lead.evidence if one.value is not None and one.file is None), None)
     if first is None:
         return ""
-    sentence = f"{first.metric} {value_text(first)}{f' {first.unit}' if first.unit else ''}{line if host else ''}"
+    sentence = f"{first.metric} {value_text(first)}{unit_text(first)}{line if host else ''}"
     return _cut(sentence, _MOST_ACTION)
 
 
