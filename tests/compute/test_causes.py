@@ -173,6 +173,41 @@ def test_a_cause_is_found_where_it_is_and_nowhere_else(tmp_path, cause):
     assert cause not in losses(tmp_path, well)
 
 
+IMAGES = [tensor((1, 64, 512, 512), FLOAT), tensor((64, 64, 7, 7), FLOAT)]
+TF32_ALLOWED = ["", "", "[3, 3]", "[1, 1]", "[1, 1]", "1", "False", "False", "True"]
+STEP = {"kernel": "multi_tensor", "inside": ("Optimizer.step#RMSprop.step",)}
+LOOKALIKES = {  # calls of a step that seem to waste
+    "recompute_with_free_memory": [  # create_graph=True: backward is recorded, and repeats nothing
+        product(2048, 1024, 2048, us=25),
+        product(2048, 2048, 1024, us=25, inside=(NODE + "MmBackward0", "MmBackward0"), sequence=5),
+        op("aten::tanh_backward", *[tensor(MB8)] * 2, us=25, inside=(NODE + "TanhBackward0",), sequence=6),
+    ],
+    "unfused_attention": attention_by_hand()[:4],  # no product reads the rows of the softmax
+    "masked_attention": [  # of padding: the same keys for all queries
+        op(
+            "aten::_efficient_attention_forward",
+            *[tensor((4, 2048, 16, 64))] * 3,
+            tensor((4, 16, 2048, 2048), strides=(2048, 0, 0, 1)),
+            us=400,
+        )
+    ],
+    "float32_products": [op("aten::cudnn_convolution", *IMAGES, us=450, kernel="sgemm", values=TF32_ALLOWED)],
+    "misaligned_shape": [product(100, 255, 255, us=4)] * 4,  # no faster with 256: a kernel takes so long
+    "low_occupancy": [
+        product(2048, 2048, 2048, us=25),
+        op("aten::_sleep", us=400, kernel="at::cuda::spin_kernel", grid=1),
+    ],
+    "optimizer_loop": [op("aten::addcdiv_", *[tensor((2048, 2048), FLOAT)] * 3, us=60, **STEP)] * 30,  # has no fused=
+}
+
+
+@pytest.mark.parametrize("cause", LOOKALIKES)
+def test_what_only_looks_like_a_cause_is_none(tmp_path, cause):
+    path = write(tmp_path / "trace.json", LOOKALIKES[cause])
+    path.write_text(path.read_text().replace('"cpu_op", "name": "Optimizer', '"user_annotation", "name": "Optimizer'))
+    assert cause not in {loss.cause for loss in measure_compute(*launched_of(path)).losses}
+
+
 def test_a_cache_that_grows_by_concatenation(tmp_path):
     def cat(length, more=1):
         parts = [[16, 32, length, 128], [16, 32, more, 128]]

@@ -40,7 +40,7 @@ def test_the_largest_loss_of_a_run_opens_its_report():
     assert found.cause == report.compute.losses[0].cause == "misaligned_shape"
     assert found.impact_ms == pytest.approx(report.compute.losses[0].device_ms)
     assert report.compute.efficiency_pct < 40
-    assert "% of attainable speed (most of the rest in aten::" in kernels_sentence(report)
+    assert "% of attainable speed." in kernels_sentence(report)
 
 
 def test_a_decode_in_a_graph_at_the_memorys_limit_is_named_though_its_kernels_are_not_rated():
@@ -65,10 +65,10 @@ def of(tmp_path, calls, **rest):
 
 def test_a_faster_kernel_saves_nothing_where_the_host_bounds_the_step(tmp_path):
     slow = op("aten::mm", tensor((512, 4095)), tensor((4095, 4095)), us=120, kernel="nvjet_h")
-    report, _ = of(tmp_path, [slow] * 4, host_us=400)
+    report, _ = of(tmp_path, [slow] * 4, host_us=4000)
     [found] = [one for one in report.findings if one.cause == "misaligned_shape"]
     assert found.severity == "info" and found.impact_ms is None
-    assert found.facts["effect"] == "host"
+    assert found.facts["effect"] == "little"
     assert report.compute.bound == "host"
 
 
@@ -246,7 +246,7 @@ def test_late_launches_are_told_with_the_loop_that_makes_them(tmp_path):
     body = [op("aten::mm", tensor((64, 256)), tensor((256, 256)), us=3), op("aten::tanh", tensor((64, 256)), us=2)]
     report, _ = of(tmp_path, body * 100, host_us=40)
     late = [one for one in report.findings if one.rule == "TO-I001"]
-    assert [one.advice.partition(" Most launches")[0] for one in late] == [
+    assert [one.advice.partition(" Many launches")[0] for one in late] == [
         OF_CAUSE["many_small_kernels"].advice_for("many_small_kernels")
     ]
     assert "come from mm, tanh" in late[0].advice or "come from tanh, mm" in late[0].advice

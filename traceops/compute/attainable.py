@@ -116,7 +116,7 @@ _SHEETS: tuple[tuple[str, float, float, float, float, int], ...] = (  # bf16, fp
     (r"\bB200\b", 2250, 80, 40, 8.0, 148),
 )
 _ONLY_FP16 = re.compile(r"\bT4\b|\bV100\b")  # Turing and Volta
-_NO_TF32 = re.compile(rf"{_ONLY_FP16.pattern}|\bMI250X?\b")
+_NO_TF32 = re.compile(rf"{_ONLY_FP16.pattern}|\bMI\d")  # AMD's libraries have it only where a variable asks for it
 UNKNOWN = Gpu("an H200", source="assumed")
 FASTEST = Gpu(  # the most of each that any of them has: what is faster, no GPU did
     "any",
@@ -247,6 +247,7 @@ _WIDE = 1.32  # times the rate of attention with heads of 64, with those of 128
 _CAUSAL_FROM = 512  # from which a causal square takes clearly less than a whole one
 _WHOLE = 0.58
 _FLOAT_ATTENTION = 9.0  # times as long as with 16 bits
+_MULTIPLIES_LESS = re.compile(r"winograd|fft|Sp3Asm", re.IGNORECASE).search  # convolutions that transform their input
 _COMPILED = {"poi": 3.6, "per": 3.0, "red": 2.9}
 
 
@@ -309,7 +310,8 @@ def times_of_peak(use: Use, work: Work, ns: float, gpu: Gpu) -> tuple[float, boo
     peak = {"fp64": _SHEET["fp64"] * gpu.fp64, "simt": _SHEET["fp32"] * gpu.simt}.get(
         unit, _SHEET["bf16"] * gpu.tensor * _PEAK_OF_UNIT.get(unit, 1.0)
     )
-    if work.kind not in ("product", "convolution", "attention"):  # of which bytes and operations are sure
+    known = work.kind in ("product", "convolution", "attention") and not work.at_most
+    if not known or any(map(_MULTIPLIES_LESS, use.kernels)):  # bytes and operations are sure of the others
         return 0.0, False
     computes = work.flops / peak / 1e3 / ns * (0.5 if work.attention is not None else 1.0)  # it may be causal
     size = work.bytes or 0.0

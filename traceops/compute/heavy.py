@@ -51,6 +51,11 @@ class _Scores(Struct, frozen=True):
         sides = {self.query, self.key} & {product.rows, product.columns, product.inner}
         return product.batch > 1 and bool(sides) and self.numel in (made, product.left.numel, product.right.numel)
 
+    def read_by(self, one: Judged) -> bool:
+        """Whether a product of the forward pass multiplies them again."""
+        product = one.work.product
+        return product is not None and not one.use.node and self.numel in (product.left.numel, product.right.numel)
+
     def adds_bias(self, one: Judged) -> bool:
         """Whether it adds numbers of each head's own to the scores, which no causal attention does."""
         if one.use.node or one.use.name not in ("aten::add", "aten::add_"):
@@ -87,7 +92,7 @@ def find_unfused_attention(kernels: Kernels) -> None:
         uses = [one for one in kernels.free(scores.touched_by) if one.kind in _SCORES]
         softmax = [one for one in uses if _is_softmax(one)]
         products = [one for one in uses if one.work.product is not None]
-        if not softmax or not products:
+        if not softmax or not any(map(scores.read_by, products)):
             continue
         # Attentions per step: a softmax of several at once counts as often.
         forward = [one.calls * max(one.numel // scores.numel, 1) for one in softmax if not one.use.node]
@@ -129,7 +134,7 @@ def _scores(kernels: Kernels) -> list[_Scores]:
 
 def find_masked_attention(kernels: Kernels) -> None:
     """Fused attention with a tensor as its mask, which computes the hidden half; or on a kernel that is slow for it."""
-    masked = kernels.free(lambda one: one.work.attention is not None and one.work.attention.masked)
+    masked = kernels.free(lambda one: one.work.attention is not None and one.work.attention.masked and _by_query(one))
     made = _made_into_numbers(masked, kernels)
     saved, more = time_of(made), 0.0
     masked = [one for one in masked if one.work.attention and (made or _hides_much(one.work.attention))]
@@ -168,6 +173,14 @@ def _made_into_numbers(masked: list[Judged], kernels: Kernels) -> list[Judged]:
 def _hides_much(one: Attention) -> bool:
     """Whether a mask may hide half of the keys and more: a causal one, or that of a cache."""
     return one.query == one.key > 128 or (one.query == 1 and one.key >= 1024)
+
+
+def _by_query(one: Judged) -> bool:
+    """Whether the mask may hide other keys from each query; one of padding hides the same from all."""
+    attention = one.work.attention
+    assert attention is not None
+    masks = [t for t in one.tensors if t.dims[-2:] == (attention.query, attention.key)]
+    return attention.query == 1 or any(t.strides[-2] for t in masks)
 
 
 def _is_shared(one: Judged) -> bool:
@@ -259,6 +272,7 @@ def find_misaligned(kernels: Kernels) -> None:
             continue
         unit = one.unit if one.unit in ("half", "fp8") else ("half" if product.dtype != "float" else "tf32")
         least = one.calls * product_ns(product.flops, one.work.bytes or 0.0, unit, kernels.gpu)
+        least += one.launches * expected_ns("product", 0.0)
         if one.ns < _SLOWER * least:
             continue
         uses.append(one)
@@ -305,10 +319,13 @@ _OF_OTHER_REASON = 6.0  # times as long as float32 takes without tensor cores
 
 def find_float32(kernels: Kernels) -> None:
     """Products of float32: on units without tensor cores, or else in TF32 where 16 bits would train as well."""
+    # Where convolutions may use TF32, cuDNN took a kernel without it because it is faster.
+    convolved = (one.use.inputs for one in kernels.all if one.use.name == "aten::cudnn_convolution")
+    allowed = any(inputs.value(8) == "True" for inputs in convolved)
     slow = kernels.free(
         lambda one: one.kind in ("product", "convolution") and one.work.bytes is not None and _is_float(one)
         and one.unit in ("simt", "other") and one.work.flops > 0 and _is_wide(one)
-        and (one.kind == "product" or not kernels.gpu.is_amd)
+        and not (one.kind == "convolution" and allowed)
     )  # fmt: skip
     # What ran without tensor cores, by its kernel's name or its speed
     slow = [
@@ -449,9 +466,10 @@ def find_idle_processors(kernels: Kernels) -> None:
     processors = kernels.gpu.processors
     # With the blocks of a kernel that leaves most processors idle, or the tiles of a product that does
     few: list[tuple[Judged, int]] = []
-    for one in kernels.free():
+    for one in kernels.free(lambda one: "spin_kernel" not in one.use.main_kernel):  # which only waits
         if (made := one.work.product) is not None:
             tiles = made.batch * -(-made.rows // _TILE) * -(-made.columns // _TILE)
+            tiles = one.use.blocks if 0 < one.use.blocks < processors else tiles  # others take several in turn
             if one.over_ns > _MUCH_OVER * one.ns and one.ns > _LONG_NS * one.launches and 0 < tiles < processors // 8:
                 few.append((one, tiles))
         elif _leaves_idle(one, kernels) and one.kind not in ("product", "attention", "copy"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import product
@@ -51,6 +52,7 @@ _CHOICES = frozenset({"aten::argmax", "aten::topk", "aten::sort", "aten::multino
 _MOST_REPEATED = 0.7  # of the launches
 _UNEVEN = 1.5  # times as long as a share, of passes of different shapes
 _LARGER = 8  # times, of a batch that is no longer small
+_CAN_BE_FUSED = re.compile(r"Optimizer\.step#(Adam|AdamW|SGD|Adagrad)\.step")
 
 
 def _bound_of(ratio: float) -> Bound:
@@ -63,9 +65,10 @@ def find_small_kernels(kernels: Kernels, bound: Bound) -> list[Loss]:
     These are no other claims' rest: to batch a loop is another way to fix what is in it."""
     if bound == "device":
         return [] if kernels.training or not _ends_passes(kernels) else _passes_in_turn(kernels)
-    small = [one for one in kernels.all if one.ns / max(one.launches, 1e-9) < _SMALL_NS]
+    # Kernels without an operator are a graph's, which no host launches one by one
+    small = [one for one in kernels.all if one.ns / max(one.launches, 1e-9) < _SMALL_NS and not one.use.alone]
     launches = launches_of(small)
-    if launches < _MANY or launches < 0.4 * kernels.launches:
+    if launches < _MANY or launches < 0.5 * kernels.launches:
         return []
     looped = [part for part in find_loops(kernels) if part.one.ns / part.one.launches < 3 * _SMALL_NS]
     saved = sum((part.saved_ns(kernels) for part in looped), 0.0)
@@ -77,7 +80,7 @@ def find_small_kernels(kernels: Kernels, bound: Bound) -> list[Loss]:
         tuple(dict.fromkeys(one.use.name.removeprefix("aten::") for one in shown))[:4],
         (round(kernels.launches), round(removed)),
     )  # fmt: skip
-    if removed > 0.4 * kernels.launches:
+    if removed > 0.4 * kernels.launches or time_of(small) < 0.5 * kernels.busy_ns:
         return [loop]
     return [loop, *(_passes_in_turn(kernels) or _small_batch(kernels))]
 
@@ -313,7 +316,9 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
 def _losses(kernels: Kernels, has_shapes: bool, launched: Launched, bound: Bound) -> list[Loss]:
     """What is lost, and why: the largest first."""
     find_causes(kernels, has_shapes)
-    losses = [with_loop(loss, kernels) for loss in kernels.losses] + find_small_kernels(kernels, bound)
+    fused = any(_CAN_BE_FUSED.match(name) for name in launched.events.names)
+    found = [loss for loss in kernels.losses if fused or loss.cause != "optimizer_loop"]
+    losses = [with_loop(loss, kernels) for loss in found] + find_small_kernels(kernels, bound)
     losses.sort(key=lambda loss: -_weight(loss, kernels, launched, bound))
     causes = [loss.cause for loss in losses]
     if {"float32_products", "float32_training"} <= set(causes):  # first the fix that leaves the model's types alone
@@ -364,7 +369,7 @@ def _beyond_peak(judged: Sequence[Judged], gpu: attainable.Gpu) -> dict[int, Imp
     """Uses, by id, that would have to be faster than the GPU can be."""
     busy, found = time_of(judged), {}
     for one in judged:
-        if one.ns < _MUCH_OF_BUSY * busy or one.ns <= 0 or one.work.at_most:
+        if one.ns < _MUCH_OF_BUSY * busy or one.ns <= 0:
             continue
         times, moves = attainable.times_of_peak(one.use, one.work, one.ns / one.calls, gpu)
         if times > _BEYOND:

@@ -16,6 +16,7 @@ from traceops.compute.named import fused_names
 from traceops.compute.uses import FLOATS
 
 _FUSABLE = frozenset({"elementwise", "cast", "norm", "reduction", "softmax", "fill", "copy"})
+_REPEATED = 0.8  # of what runs in backward as forward operators do
 _LEAST_CHAIN = 4
 _ISLAND = 8  # operators in float32 between a cast and the cast back
 _BROADCAST = 8  # times as large as all that goes in, is a result that need not be written
@@ -34,9 +35,18 @@ _STATES = 28.0  # bytes per parameter that Adam moves: parameter and two states 
 
 def find_recomputation(kernels: Kernels) -> None:
     """Forward passes that backward runs again (activation checkpointing)."""
-    again = kernels.free(lambda one: one.use.again)
+    forward = {_call(one) for one in kernels.all if not one.use.node}
+    inside = [one for one in kernels.all if one.use.again]
+    again = [one for one in inside if _call(one) in forward]
+    if time_of(again) < _REPEATED * time_of(inside):  # a backward pass that is differentiated itself (create_graph)
+        return
     if (total := time_of(again)) > 0.02 * kernels.busy_ns:
         kernels.claim("recompute_with_free_memory", again, total, launches=launches_of(again))
+
+
+def _call(one: Judged) -> tuple[str, tuple[tuple[int, ...], ...]]:
+    """What is called, and the shapes of its tensors."""
+    return one.use.name, tuple(t.dims for t in one.tensors)
 
 
 def find_float_logits(kernels: Kernels) -> None:
@@ -315,7 +325,7 @@ def find_slice_gradients(kernels: Kernels) -> None:
 def find_growing_cat(kernels: Kernels) -> None:
     """A tensor that is joined with a little more, again and again: all of it is copied each time."""
     grown: defaultdict[tuple[tuple[int, ...], int], list[tuple[Judged, int, int]]] = defaultdict(list)
-    for one in kernels.free(lambda one: one.kind == "cat"):
+    for one in [] if kernels.training else kernels.free(lambda one: one.kind == "cat"):  # backward keeps each length
         parts = one.tensors
         if len(parts) < 2 or len(parts[0].dims) != len(parts[-1].dims):
             continue
@@ -325,7 +335,7 @@ def find_growing_cat(kernels: Kernels) -> None:
             grown[rest, axis[0]].append((one, parts[0].dims[axis[0]], parts[-1].dims[axis[0]]))
     for found in grown.values():
         longest = max(found, key=lambda part: part[0].ns)
-        appended = longest[1] >= _APPENDED * longest[2] and not longest[0].use.node
+        appended = longest[1] >= _APPENDED * longest[2]
         appended = appended and time_of(one for one, _, _ in found) > 0.1 * kernels.busy_ns
         if not appended and len({length for _, length, _ in found}) < _GROWN:
             continue

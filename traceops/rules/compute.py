@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
 from traceops.across.rank_times import RankTimes
 from traceops.compute.attainable import HalfType, half_type_of
-from traceops.compute.model import Loss, RankCompute, judged_rank
+from traceops.compute.model import OF_HOST, Loss, RankCompute, judged_rank
 from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Confidence, Evidence, Finding, Severity, severity_of
@@ -35,14 +34,6 @@ class ComputeBounds(Bounds, frozen=True):
 BOUNDS = ComputeBounds()
 
 
-class InBf16(Struct, frozen=True, kw_only=True):
-    """What bf16 autocast saves in place of TF32, and the step after it, ms."""
-
-    saved: float
-    least: float
-    most: float
-
-
 class KernelClaim(Claim, frozen=True):
     family = "compute"
 
@@ -50,7 +41,7 @@ class KernelClaim(Claim, frozen=True):
 class KernelLoss(KernelClaim, frozen=True, kw_only=True):
     """Kernels that take longer than their work needs, ms of a step: by `cost`, of `kernels`. form: by its cause.
     effect: what the fix does to the step, which it brings to `least` to `most`. gain: what it saves of it at most.
-    half: the type of 16 bits to train in."""
+    bf16: what bf16 autocast saves in place of TF32. half: the type of 16 bits to train in."""
 
     form: str
     cost: float
@@ -62,9 +53,8 @@ class KernelLoss(KernelClaim, frozen=True, kw_only=True):
     effect: str
     least: float
     most: float
-    more: float | None = None
     gain: float = 0.0
-    bf16: InBf16 | None = None
+    bf16: float | None = None
     half: HalfType | None = None
 
 
@@ -92,7 +82,7 @@ class LaunchedBy(KernelClaim, frozen=True, kw_only=True):
 
 _OF_HOST = ("many_small_kernels", "optimizer_loop", "too_small_batch")
 _HOST_BOUND = 2.0  # times what the device does in a step: a step that is shorter is not bound by its host
-_SOME = 0.1  # of what a fix saves of the device's time: with less of it in the step, the host sets the pace
+_SOME = 0.1  # of what a fix saves of the device's time: less of it in the step is little
 _LITTLE = 0.1  # of the step: kernels that take less of it are no warning for being slow
 _NOTICED = 0.01  # of the step: a fix that saves less is no warning
 _MOST_IMPOSSIBLE = 3  # operators that are named
@@ -118,7 +108,10 @@ def why_unrated(compute: RankCompute) -> str:
         return reason("compute", "no_name", example=_EXAMPLES[compute.maker])
     if compute.rates == "assumed":
         return reason("compute", "no_rates", gpu=compute.gpu)
-    return "" if compute.has_shapes else reason("compute", "replayed" if compute.replayed else "no_shapes")
+    if compute.has_shapes and compute.efficiency is not None:
+        return ""
+    known = "unknown_work" if compute.has_shapes else "no_shapes"
+    return reason("compute", "replayed" if compute.replayed else known)
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
@@ -177,9 +170,10 @@ def _severity(loss: Loss, compute: RankCompute) -> Severity | None:
     share = 100 * loss.device_ns / compute.busy_ns
     if loss.cause == "bandwidth_bound_at_limit":
         return "info"
-    if loss.cause in ("many_small_kernels", "too_small_batch"):
-        launches = 100 * loss.launches / max(compute.launches, 1.0)
-        return "info" if max(share, launches) >= 2 * BOUNDS.busy_pct[0] else None
+    if loss.cause == "many_small_kernels":
+        share = max(share, 100 * loss.launches / max(compute.launches, 1.0))
+    if loss.cause in OF_HOST:
+        return "info" if share >= 2 * BOUNDS.busy_pct[0] else None
     severity, by_name = severity_of(share, *BOUNDS.busy_pct), not compute.has_shapes and loss.cause in _GUESSED
     if severity is not None and (compute.bound == "host" or _is_foreach(loss) or by_name):
         return "info"
@@ -190,7 +184,7 @@ def _finding(loss: Loss, compute: RankCompute, rank: int, run: CrossRank, timed:
     rule, times, words = OF_CAUSE[loss.cause], run.times_of(rank), run.step_words
     if (severity := _severity(loss, compute)) is None:
         return None
-    saved, claim = loss.device_ns / 1e6, _claim(loss, compute, times, words is WINDOW, timed)
+    saved, claim = loss.device_ns / 1e6, _claim(loss, compute, words is WINDOW, timed)
     if claim.effect == "at_most" and times is not None and claim.gain < _NOTICED * times.step_ms:
         severity = "info"
     evidence = [
@@ -218,14 +212,9 @@ def _is_other_fix(loss: Loss, compute: RankCompute) -> bool:
     return loss.cause == "float32_training" and any(one.cause == "float32_products" for one in compute.losses)
 
 
-def _claim(loss: Loss, compute: RankCompute, times: RankTimes | None, window: bool, timed: bool) -> KernelLoss:
+def _claim(loss: Loss, compute: RankCompute, window: bool, timed: bool) -> KernelLoss:
     sizes, pads = loss.sizes, loss.cause == "misaligned_shape"
     other = next((one for one in compute.losses if _is_other_fix(one, compute)), None)
-    bf16, effect = None, _effect(loss, compute, timed, times)
-    may_save_more = loss.cause != "bandwidth_bound_at_limit" and loss.more_ns > 0.02 * compute.busy_ns
-    if loss.cause == "float32_products" and other is not None and effect not in ("host", "little"):
-        saved, least, most = (ns / 1e6 for ns in (other.device_ns, *other.step_after_ns))
-        bf16 = InBf16(saved=saved, least=least, most=most)
     return KernelLoss(
         window=window,
         form=_form(loss),
@@ -235,12 +224,11 @@ def _claim(loss: Loss, compute: RankCompute, times: RankTimes | None, window: bo
         size=sizes[0] if sizes else None,
         other=sizes[1] if len(sizes) > 1 and not pads else None,
         pad_to=sizes[1] if len(sizes) > 1 and pads else None,
-        effect=effect,
+        effect=_effect(loss, compute, timed),
         least=loss.step_after_ns[0] / 1e6,
         most=loss.step_after_ns[1] / 1e6,
         gain=_gain_ns(loss, compute) / 1e6,
-        more=loss.more_ns / 1e6 if may_save_more else None,
-        bf16=bf16,
+        bf16=other.device_ns / 1e6 if other is not None and loss.cause == "float32_products" else None,
         half=half_type_of(compute.gpu) if loss.cause == "float32_training" else None,
     )
 
@@ -252,8 +240,6 @@ def _form(loss: Loss) -> str:
         form = "_unsized"
     elif loss.cause == "too_small_batch" and loss.sizes[0] == loss.sizes[-1]:
         form = "_passes"
-    elif _is_foreach(loss):
-        form = "_foreach"
     key = f"{loss.cause}{form}"
     return key if f"form.{key}" in texts("compute", "kernel_loss") else loss.cause
 
@@ -263,25 +249,17 @@ def _is_foreach(loss: Loss) -> bool:
     return loss.cause == "optimizer_loop" and loss.operators[0].startswith("_foreach_")
 
 
-def _effect(loss: Loss, compute: RankCompute, timed: bool, times: RankTimes | None) -> str:
+def _effect(loss: Loss, compute: RankCompute, timed: bool) -> str:
     """What the fix does to the step, as far as the trace decides. timed: it is known what steps take unprofiled."""
-    # The host sets the pace where the device waits for it more than for anything else.
-    waits: dict[str, float] = {}
-    if times is not None:
-        waits = {bucket: times.mean_ms(bucket) for bucket in times.buckets if bucket.startswith(("idle_", "comm_"))}
-    host = sum(waits.get(bucket, 0.0) for bucket in ("idle_host", "idle_input", "idle_sync"))
-    none = "host" if 2 * host >= sum(waits.values()) else "little"
     if loss.cause == "bandwidth_bound_at_limit":
         return "rows"
     if loss.cause == "too_small_batch":
         return "batch"
-    if compute.bound == "host" and compute.paced_ns and not loss.launches:
-        return none
     if _is_certain(loss, compute):
         return "certain"
     if timed or not compute.paced_ns:
         return "at_best"
-    return "at_most" if _gain_ns(loss, compute) >= _SOME * loss.device_ns else none
+    return "at_most" if _gain_ns(loss, compute) >= _SOME * loss.device_ns else "little"
 
 
 def _gain_ns(loss: Loss, compute: RankCompute) -> float:
@@ -304,9 +282,7 @@ def _speed(compute: RankCompute, rank: int, found: Sequence[Finding], run: Cross
         findings.append(SPEED.finding("warning", "high", too_fast, [peak], cause="impossible_speed"))
     if findings:
         return SPEED.verdict(*findings)
-    if compute.efficiency is None:
-        return SPEED.not_evaluated(reason("compute", "unknown_work"))
-    times, pct = run.times_of(rank), 100 * compute.efficiency
+    times, pct = run.times_of(rank), 100 * (compute.efficiency or 0.0)
     little = times is not None and compute.busy_ns < _LITTLE * 1e6 * times.step_ms
     explained = any(one.severity != "info" for one in found)
     if pct >= BOUNDS.attainable_pct or explained:

@@ -75,7 +75,7 @@ class Unused(MemoryClaim, frozen=True, kw_only=True):
 
 
 class AsksDriver(MemoryClaim, frozen=True, kw_only=True):
-    """The allocator calls the driver during training. calls: a step; takes: ms of a recorded step."""
+    """The allocator calls the driver in steps. calls: a step; takes: ms of a recorded step."""
 
     kind = "memory_calls"
     ranks: tuple[int, ...]
@@ -143,7 +143,7 @@ def judge_unused(uses: Sequence[MemoryUse]) -> Verdict:
 def judge_driver_calls(inputs: Inputs) -> Verdict:
     """TO-M005 by the allocator's counters in an observed run, else by the calls in the recorded steps."""
     seen = [use for use in inputs.memory if use.mallocs is not None]
-    if not seen and not any(use.calls for use in inputs.memory) and on_cpu(inputs.run):
+    if not seen and (inputs.run.step_words is WINDOW or on_cpu(inputs.run)):  # a window may be a program's start
         return ASKS_DRIVER.not_evaluated(reason("memory", "not_observed"))
     busy = [use for use in seen if _is_retrying(use) or (use.mallocs or 0) >= _MALLOCS]
     if not seen and inputs.run.step_ms > 0:
@@ -178,7 +178,6 @@ def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Find
         evidence.append(Evidence(Fact.TIME_OF_SUCH_CALLS, stored(costs), words.unit("ms"), rank=most.rank))
     takes = costs if costs >= _LEAST_MS else None
     claim = AsksDriver(
-        window=words is WINDOW,
         ranks=tuple(ranks),
         calls=rate if observed and (not retrying or rate >= _SHOWN) else None,
         calls_recorded=None if observed else most.calls,

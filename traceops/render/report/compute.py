@@ -74,18 +74,13 @@ def why_unrated(report: Report) -> str:
 def kernels_sentence(report: Report) -> str:
     """How fast kernels are, of what is attainable for their work, or what that is unknown for."""
     efficiency, compute = efficiency_of(report), report.compute
-    slow: tuple[str, ...] = ()
     saved = None
     if compute and efficiency is not None and efficiency >= BOUNDS.attainable_pct:
         # Speed is of the types and shapes that ran: another may be faster.
-        tf32 = any(loss.cause == "float32_products" for loss in compute.losses)  # bf16 is another fix for the same
-        fixes = [loss.device_ms for loss in compute.losses if not tf32 or loss.cause != "float32_training"]
-        saved = max(fixes, default=None)
-    elif compute and efficiency is not None:
-        known = [(row.ms - row.attainable_ms, row.name) for row in compute.operators if row.attainable_ms is not None]
-        slow = tuple(dict.fromkeys(name for lost, name in sorted(known, reverse=True)[:3] if lost > 0))
+        told = {found.cause for found in report.findings}
+        saved = max((loss.device_ms for loss in compute.losses if loss.cause in told), default=None)
     return say_first(
-        "compute", "kernels", pct=efficiency, saved=saved, busy=compute.busy_ms if compute else None, slow=slow,
+        "compute", "kernels", pct=efficiency, saved=saved, busy=compute.busy_ms if compute else None,
         why=why_unrated(report),
     )  # fmt: skip
 
