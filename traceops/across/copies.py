@@ -26,13 +26,14 @@ CHANGES: Mapping[Purpose, str] = {
     "offload": "offloaded tensors in pinned memory",
 }
 _LEAST_PCT = 4.0  # of the step: less is not replayed
+_BESIDE = 0.1  # of the host's time in copies of one purpose, in those of the others
 
 
 class ExposedCopies(Struct, frozen=True):
     """One rank's copies of one purpose, ms per step, means over the typical ones; kinds: of these, most exposed first.
     exposed_ms: only they run. saved_ms: what their cure takes away, were the rank alone: from pinned memory, beside
     kernels where that is possible. blocked_ms: the host's time in them. host_ms: what the host does of its own a step,
-    None where that is not known. sync_ms: idle behind copies for which it waits."""
+    None where that is not known. sync_ms: idle behind copies for which it waits, where it waits for these only."""
 
     rank: int
     purpose: Purpose
@@ -86,6 +87,8 @@ def _of_rank(
     step = mean_ms(summary.ledger.duration[typical])
     device = sum(float(kind.device_ns.sum()) for kind in kinds) / steps / 1e6
     blocked = sum(float(kind.blocked_ns.sum()) for kind in kinds) / steps / 1e6
+    beside = (kind for kind in summary.copies.kinds if kind.purpose in PURPOSES and kind.purpose != purpose)
+    others = sum(float(kind.blocked_ns[typical].sum()) for kind in beside) / steps / 1e6
     gbs = {way: link.gbs for way, link in links.items() if link is not None}
     at_link = sum(kind.at_link_ns(gbs.get(kind.direction)) for kind in kinds) / steps / 1e6
     if purpose == "offload":  # where it can be overlapped is up to the algorithm: only its memory is cured
@@ -108,7 +111,7 @@ def _of_rank(
         memory_ms=mean_ms(summary.ledger.buckets["memory"][typical]),
         step_ms=step,
         host_ms=float(took.mean()) / 1e6 if len(took) else None,
-        sync_ms=mean_ms(summary.copies.sync_ns[typical]),
+        sync_ms=mean_ms(summary.copies.sync_ns[typical]) if others <= _BESIDE * blocked else 0.0,
         steps=steps,
         link=links[kinds[0].direction],
     )

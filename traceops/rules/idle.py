@@ -141,16 +141,17 @@ _MOSTLY = 0.5  # of this idle time
 
 def of_copies(found: Finding, inputs: Inputs) -> Finding:
     """The finding with what of its idle time begins while the host waits for a copy, and the advice for most of it."""
-    if (bucket := found.proof(Fact.BUCKET)) is None or bucket.rank is None:
+    bucket = found.proof(Fact.BUCKET)
+    times = None if bucket is None else inputs.run.times_of(bucket.rank)
+    if bucket is None or times is None:
         return found
-    rank, idle = bucket.rank, float(bucket.value or 0.0)
-    behind = max((one.sync_ms for one in inputs.run.copies if one.rank == rank), default=0.0)
+    idle, behind = float(bucket.value or 0.0), mean_ms(times.summary.copies.sync_ns[times.typical])
     if behind < _MOSTLY * idle or not behind:
         return found
     words = inputs.run.step_words
     return replace(
         restated(found, BlockedOnDevice, copies_pct=stored(min(100 * behind / idle, 100))),
-        evidence=(*found.evidence, Evidence(Fact.BEHIND_COPIES, stored(behind), words.unit("ms"), rank=rank)),
+        evidence=(*found.evidence, Evidence(Fact.BEHIND_COPIES, stored(behind), words.unit("ms"), rank=bucket.rank)),
         cause=CAUSE,
         advice=BLOCKED_ON_DEVICE.advice_for(CAUSE),
     )

@@ -41,7 +41,6 @@ _LONGEST = 60
 _UNEVEN = 2.0  # times as many bytes as so many typical copies have: one of them has most
 _ALL_OF_IT = 0.9  # of the exposed time: with less saved, the reason is given
 _MUCH = 0.2  # of the exposed time, in other copies than those named
-_BESIDE = 0.1  # of the host's time in these copies, in copies of other purposes
 _FAR_BELOW = 0.8  # of the link's speed
 
 
@@ -230,9 +229,6 @@ def _judged(inputs: Inputs, purpose: Purpose, own: Sequence[Part]) -> Finding | 
     if (replayed is not None or purpose != "offload") and 100 * saved < BOUNDS.gain_pct * worst.step_ms:
         severity = "info"
     claim = claim_of_copies(worst, ranks, len(inputs.run.ranks), inputs.run.step_words, saved)
-    beside = [one for one in inputs.run.copies if one.rank == worst.copies.rank and one is not worst.copies]
-    if sum(one.blocked_ms for one in beside) > _BESIDE * worst.copies.blocked_ms:
-        claim = replace(claim, idle=None)  # the host may wait for the others
     evidence = evidence_of(worst, own, inputs.run.step_words, saved, BOUNDS.exposed_pct[0])
     confidence: Confidence = "medium" if damaged else "high"
     return EXPOSED_COPIES.finding(severity, confidence, claim, evidence, ranks=ranks, impact_ms=saved, cause=cause)

@@ -126,13 +126,15 @@ def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
     found = restated(found, HostBound, held=stored(whole), first=first, second=second)
     if COMPILES.search(named[0].held.name):
         return replace(found, advice=rule.advice_for(COMPILING))
-    if whole < _MOSTLY * idle_ms:
-        return found
-    advice, summary = rule.advice_for(named[0].advice), times.summary
-    if named[0].held.unseen and not summary.meta.with_stack:
-        # Without an operator in the trace it may be one of torch's.
-        advice = f"{advice} {rule.advice_for(RECORDS)}" if summary.host.regions else rule.advice_for(RECORDS)
-    return replace(found, advice=advice)
+    return replace(found, advice=_advice(named[0], rule, times) if whole >= _MOSTLY * idle_ms else found.advice)
+
+
+def _advice(part: _Part, rule: Rule, times: RankTimes) -> str:
+    """What to do about it, or to record: without an operator in the trace it may be one of torch's."""
+    advice, summary = rule.advice_for(part.advice), times.summary
+    if not part.held.unseen or summary.meta.with_stack:
+        return advice
+    return f"{advice} {rule.advice_for(RECORDS)}" if summary.host.regions else rule.advice_for(RECORDS)
 
 
 def _on_cpu(found: Finding, rule: Rule, times: RankTimes, inputs: Inputs) -> Finding:
