@@ -43,8 +43,8 @@ def make_report(
         run={},
         summary={
             "step_time_ms": {"median": 50.0 if steps else None},
-            "ledger_ms": {"comm_wait": wait_ms, "compute": 20.0},
-            "ledger_pct": {"comm_wait": wait_pct, "compute": 40.0},
+            "ledger_ms": {"comm_wait": wait_ms, "compute": 5.0},
+            "ledger_pct": {"comm_wait": wait_pct, "compute": 10.0},
         },
         ranks=rows,
         steps=durations,
@@ -260,7 +260,7 @@ def test_a_healthy_run_is_two_lines() -> None:
     lines = card_lines(card_of(analyze(DATA / "copies" / "to_host_ahead")))
     assert (
         len(lines) == 2
-        and lines[0].plain == "● No problem found: 83 % of the step is compute, and nothing rates its kernels."
+        and lines[0].plain == "● No problem found: 83 % of the step is compute, and nothing rates its speed."
     )
 
 

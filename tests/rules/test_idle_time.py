@@ -557,7 +557,7 @@ def test_a_clean_bill_says_so(without_calls):
     nothing = msgspec.structs.replace(without_calls, findings=())
     card, said = card_of(nothing), unjudged_sentence(nothing)
     assert card.level == "info" and "we could judge" in card.headline
-    assert "idle: cause unknown, because the traces link no calls to the kernels" in said
+    assert "idle: cause unknown, because the traces do not say which call launched" in said
     assert "ProfilerActivity.CPU and CUDA" in said
 
 

@@ -328,6 +328,28 @@ def test_a_launch_says_that_kernels_are_missing(analysed):
     assert [finding.rule for finding in report.findings if finding.rule == "TO-V008"]
 
 
+def test_kernels_are_missing_too_where_copies_are_there(analysed):
+    """A trace that lost its kernels, not its copies: 'the host launches kernels late'."""
+    launch = event("cudaLaunchKernel", 1.05e6, 5, "cuda_runtime", correlation=7)
+    copy = event("Memcpy HtoD (Pageable -> Device)", 1.2e6, 9, "gpu_memcpy", device=0, stream=7, correlation=8)
+    assert analysed(launch, copy).findings[0].rule == "TO-V008"
+    assert "TO-V008" not in {finding.rule for finding in analysed(copy).findings}
+
+
+def test_marks_behind_all_work_are_told(analysed):
+    """'The traces mark no steps' was said of three; the only one, in which nothing ran, was a step outside torch."""
+    marks = [event(f"ProfilerStep#{at}", 4e6 + at * 1e5, 9e4, "user_annotation") for at in range(3)]
+    [found] = [one for one in analysed(*marks, devices=()).findings if one.rule == "TO-V010"]
+    assert found.headline == "Nothing runs in the steps that the traces mark"
+    report = analysed(marks[0], devices=())
+    assert [one.rule for one in report.findings] == ["TO-V010"] and report.summary.steps_found_by == "window"
+
+
+def test_compute_that_nothing_rates_gets_no_clean_bill(analysed):
+    card = card_of(analysed(devices=()))
+    assert card.level == "info" and card.headline.endswith("is compute, and nothing rates its speed")
+
+
 @pytest.mark.parametrize(("ms", "lost"), [(3772, True), (40, False)])
 def test_an_allocation_that_creates_a_gpus_context_says_that_kernels_are_missing(analysed, ms, lost):
     """Old versions of torch name no GPU: ten squares on one got a clean bill of 99 % compute."""

@@ -190,8 +190,8 @@ def find_activity(events: Events, own_kernels: tuple[str, ...] = (), backend: st
     patterns of kernels that communicate, beside those that are known. `backend`: the ranks'."""
     host = host_rows.HostRows(events)
     gpu = events.in_cats(*host_rows.DEVICE_CATS).nonzero()[0]
-    if not len(gpu):
-        lost = len(host.kernel_launches) > 0
+    lost = len(host.kernel_launches) > 0 and not np.count_nonzero(events.in_cats(*host_rows.DEVICE_KERNEL_CATS))
+    if lost or not len(gpu):
         lost = lost or _runs_on_gpu(events)
         lost = lost or len(host_rows.rows_named(events, _NOTED)) > 0
         lost = lost or (backend == "nccl" and len(host_rows.rows_named(events, _CPU_COMM_FALLBACK)) > 0)

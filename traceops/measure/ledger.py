@@ -69,7 +69,8 @@ def ledger_of(lane: Lane, steps: StepBounds) -> RankLedger:
         "comm": lane.exposed.within(start, end),
         **{bucket: lane.own[bucket].within(start, end) for bucket in OWN_BUCKETS[1:]},
     }
-    unrecorded = clip(lane.own["idle_unknown"], int(steps.edges[0]), lane.recorded_from).total
+    recorded_from = lane.recorded_from if lane.recorded_from < NEVER else int(steps.edges[0])
+    unrecorded = clip(lane.own["idle_unknown"], int(steps.edges[0]), recorded_from).total
     return RankLedger(end - start, buckets, lane.exposed, unrecorded)
 
 

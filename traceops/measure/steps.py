@@ -151,7 +151,7 @@ def _bounds(events: Events, activity: Activity, found: FoundSteps) -> StepBounds
     step = start.searchsorted(launched, side="right") - 1
     step[launched >= end[-1]] = len(start)
     if not activity.on_gpu:
-        if len(step) and not np.count_nonzero((step >= 0) & (step < len(start))):
+        if (len(step) or len(start) == 1) and not np.count_nonzero((step >= 0) & (step < len(start))):
             return _one_window(activity, tuple(numbers.tolist()))
         return StepBounds(numbers, np.concatenate((start, [end[-1]])), start, end, step, by=by, mark=mark)
     step[before] = -1

@@ -217,7 +217,6 @@ def judge_exposed(run: CrossRank, undisturbed: Undisturbed | None = None, host_m
         pct=middle,
         step=basis.step_ms,
         unsized=overlap_gain.of_unknown_size(run),
-        one_size=overlap_gain.of_one_size(run),
         passes=overlap_gain.passes_that_reduce(run),
         by_role=by_role,
         recorded=basis.recorded,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct
 
-from traceops.across.communication import CallTimes, call_times, exposed_shares
+from traceops.across.communication import CallTimes, exposed_shares
 from traceops.across.cross_rank import CrossRank
 from traceops.across.links import collective_bytes
 from traceops.across.replay.what_if import HOST_IN_TIME, NO_COMMUNICATION
@@ -18,8 +18,6 @@ from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Evidence, Severity, severity_of
 from traceops.core.units import stored
 from traceops.core.words import WINDOW, Role, StepWords
-from traceops.measure.exchanges import BACKWARD, FORWARD
-from traceops.measure.phases import AFTER, UPDATED
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,39 +35,19 @@ class FreeTransfer(msgspec.Struct, frozen=True, kw_only=True):
     best: float | None = None
 
 
-class Unsized(msgspec.Struct, frozen=True, kw_only=True):
-    """Collectives of unknown size: how many there are, and in which pass."""
-
-    count: float
-    in_forward: float | None = None
-    in_backward: float | None = None
-    after_backward: float | None = None
-    after_update: float | None = None
-
-
-class OneSize(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls for gradients, all of about one size, so that nothing separates the cost of a call from its bytes'."""
-
-    calls: float
-    size: float
-    takes: float
-    gbs: float
-    larger: str
-
-
 class OverlapClaim(Claim, frozen=True):
     family = "overlap"
 
 
 class Exposed(OverlapClaim, frozen=True, kw_only=True):
-    """Transfer that no computation hides. passes: backward passes of a step, in each of which gradients are reduced."""
+    """Transfer that no computation hides. unsized: collectives of unknown size. passes: backward passes of a step, in
+    each of which gradients are reduced."""
 
     core_pct: float | None = None
     exposed: float
     pct: float
     step: float
-    unsized: Unsized | None = None
-    one_size: OneSize | None = None
+    unsized: float | None = None
     passes: int | None = None
     by_role: Mapping[Role, float] = {}
     recorded: Recorded | None = None
@@ -102,7 +80,6 @@ class ManyCalls(OverlapClaim, frozen=True, kw_only=True):
     per_mb: float | None = None
     fewest: int
     largest: int
-    larger: str
     left: float
     saved: float
     recorded: Recorded | None = None
@@ -258,8 +235,6 @@ def _tells(undisturbed: Undisturbed, run: CrossRank) -> bool:
 
 _FIXED_SHARE = 0.5  # of the calls' time: from here on calls cost more than bytes
 _FEWER = 2  # times as many calls as the largest size needs: less is no trouble of the buckets
-_SEVERAL = 8  # calls a step: fewer of them are nobody's small buckets
-_NO_BUCKET = 8_000_000  # bytes: of calls as large as this the link sets the time
 
 
 class Calls(Struct, frozen=True):
@@ -294,7 +269,6 @@ class Calls(Struct, frozen=True):
             per_mb=per_mb if per_mb * times.most_bytes / 1e6 >= 0.05 * left else None,
             fewest=times.fewest,
             largest=times.most_bytes,
-            larger=_larger(times.op),
             left=left,
             saved=self.saved_ms,
             recorded=recorded,
@@ -311,30 +285,9 @@ class Calls(Struct, frozen=True):
         )
 
 
-# What TO-O001 says of the collectives that carry it: how many they are, where in the step, and in how many passes.
+# What TO-O001 says of the collectives that carry it: how many they are, and in how many passes.
 
 MANY = 20  # small collectives a step
-
-
-def of_one_size(run: CrossRank) -> OneSize | None:
-    """Small calls whose sizes do not show whether the call or the link sets their time."""
-    if (times := call_times(run)) is None or times.fixed_ms is not None or times.calls < _SEVERAL:
-        return None
-    typical = times.size / times.calls
-    if typical >= _NO_BUCKET or times.fewest * _FEWER <= times.calls:
-        return None
-    return OneSize(
-        calls=times.calls,
-        size=typical,
-        takes=times.ms / times.calls,
-        gbs=times.size / times.ms / 1e6,
-        larger=_larger(times.op),
-    )
-
-
-def _larger(op: str) -> str:
-    """What makes calls larger: DDP all-reduces, FSDP reduces and scatters."""
-    return "fsdp" if "scatter" in op else "ddp"
 
 
 def passes_that_reduce(run: CrossRank) -> int | None:
@@ -344,19 +297,8 @@ def passes_that_reduce(run: CrossRank) -> int | None:
     return None if len(seen) > 1 or passes < 2 or reduced < passes else passes
 
 
-def of_unknown_size(run: CrossRank) -> Unsized | None:
-    """How many collectives there are and in which pass, where nothing shows whether they are small (TO-O002)."""
-    matched = run.matching.collectives
-    first = run.ranks[0]
-    steps = max(len(first.duration), 1)
-    count = sum(first.summary.rank in c.group for c in matched) / steps
-    if count < MANY or any(collective_bytes(c) for c in matched):
-        return None
-    phase = first.summary.comm.phase[first.summary.comm.step >= 0]
-    if BACKWARD not in phase:
-        return Unsized(count=count)
-    forward, backward, after, updated = (
-        own / steps if (own := int((phase == one).sum())) >= steps else None
-        for one in (FORWARD, BACKWARD, AFTER, UPDATED)
-    )
-    return Unsized(count=count, in_forward=forward, in_backward=backward, after_backward=after, after_update=updated)
+def of_unknown_size(run: CrossRank) -> float | None:
+    """How many collectives there are a step, where nothing shows whether they are small (TO-O002)."""
+    matched, first = run.matching.collectives, run.ranks[0]
+    count = sum(first.summary.rank in c.group for c in matched) / max(len(first.duration), 1)
+    return None if count < MANY or any(collective_bytes(c) for c in matched) else count

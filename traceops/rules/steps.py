@@ -150,6 +150,8 @@ def timed_steps(inputs: Inputs, run: CrossRank, but: Container[int], cause: str)
     like = [number not in run.unlike for number in numbers]
     more, total = _beyond_usual(recorded, like), sum(recorded)
     unlike, times = like.count(False), spells([not typical for typical in like])
+    if numbers[:1] == [0] and not like[0] and cause not in _OF_BOTH:
+        times -= 1  # the program's first ones are long in every program
     if unprofiled:
         more, total = more + _beyond_usual(unprofiled, alike), total + sum(unprofiled)
         unlike, times = unlike + alike.count(False), times + spells([not typical for typical in alike])
@@ -235,6 +237,7 @@ class StepBounds(Bounds, frozen=True):
 
 BOUNDS = StepBounds()
 _UNLIKE = 1.5  # times the typical step, as docs/metrics.md has it
+_FELT = 1.2  # times the typical step: a step that is long on one rank only takes less in the median
 _MOST_NAMED = 3
 _MOST_OF_TIME = 50.0  # percent of what was timed: rarely or often, such steps are most of it
 _SEVERAL = 5  # steps: of fewer any may be the usual one
@@ -314,7 +317,7 @@ def _odd_steps(inputs: Inputs, recorded: int) -> _Odd:
     every = tuple(number for number in inputs.run.unlike if number not in starts)  # those come once
     whole = replace(inputs.run, unlike=every or inputs.run.unlike)
     every = whole.unlike  # who is late in one may be waited for in the next, which is then long on most ranks
-    run = replace(whole, unlike=tuple(number for number in every if longer_ms(whole, number) > 0) or every)
+    run = replace(whole, unlike=tuple(n for n in every if step_ms(whole, n) > _FELT * whole.step_ms) or every)
     worst = max(run.ranks, key=lambda times: _own_excess_ms(times, every))
     took = [step_ms(run, number) for number in run.unlike]
     cause, region = _cause_of_worst(worst, whole)

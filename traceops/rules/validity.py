@@ -113,7 +113,8 @@ def judge_whole_steps(inputs: Inputs) -> Verdict:
         first = next(summary for summary in ranks if summary.steps_by in STEPS_FOUND)
         count = len(numbered_steps(ranks))
         return NO_WHOLE_STEP.clear(steps_found_text(count, first.steps_by, first.step_mark))
-    claim, longest = validity_claims.NoStepsMarked(), max(ranks, key=lambda one: one.recorded_ns)
+    empty = any(summary.empty_steps for summary in ranks)
+    claim, longest = validity_claims.NoStepsMarked(empty=empty), max(ranks, key=lambda one: one.recorded_ns)
     window, evidence = int(longest.step_edges[-1] - longest.step_edges[0]), [Evidence(Fact.STEPS, 0, "steps", 1)]
     if longest.recorded_ns >= _MUCH_LONGER * window:
         claim = replace(claim, covered=stored(window / 1e6), recorded=stored(longest.recorded_ns / 1e6))

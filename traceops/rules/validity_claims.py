@@ -91,8 +91,10 @@ class OtherSteps(TraceClaim, frozen=True, kw_only=True):
 
 
 class NoStepsMarked(TraceClaim, frozen=True, kw_only=True):
-    """Nothing shows where steps begin. covered: the window, ms, where it is only a part of what was `recorded`."""
+    """Nothing shows where steps begin. empty: nothing runs in the steps that are marked. covered: the window, ms, where
+    it is only a part of what was `recorded`."""
 
+    empty: bool = False
     covered: float | None = None
     recorded: float | None = None
 

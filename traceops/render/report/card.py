@@ -18,7 +18,7 @@ from traceops.core.words import WINDOW
 from traceops.hangs.json_types import HangJson
 from traceops.render.document import Answer, Block, Cost, Headline, Level, Span, Style, Text, Words, text
 from traceops.render.finding_blocks import unit_text, value_text
-from traceops.render.report.compute import efficiency_of, why_unrated
+from traceops.render.report.compute import efficiency_of
 from traceops.render.report.coverage import MOST_UNJUDGED_PCT, Unjudged, least_note, unfit_note, unjudged_of
 from traceops.render.report.lead import (
     STRAGGLERS,
@@ -53,7 +53,6 @@ _MOST_UNCHECKED = 3  # groups of checks that a line names
 _LEAST_SAVED_PCT = 0.5
 _LEAST_JUDGED_PCT = 5.0  # of a step, below which it is not the absence of a problem that was found
 _LEAST_COVERED = 0.01  # of what was recorded: the rest is no part of any number
-_MOSTLY_PCT = 50.0  # of a step, from which compute that nobody rated is no clean bill
 _OF_SEVERAL = ("TO-S", "TO-B", "TO-O", "TO-C")  # checks of what ranks do together
 _REPLAYED = (*STRAGGLERS, SLOW_GROUP.id)
 _MAY_WAIT = ("comm_wait_ms", "comm_unmatched_ms")
@@ -218,7 +217,7 @@ def _no_problem(report: Report, undisturbed: UndisturbedRows | None) -> NoProble
     compute = report.summary.ledger_pct.compute if undisturbed is None else share_pct(undisturbed, "compute_ms")
     return NoProblem(
         judged=judged if much else None, compute=compute, efficiency=efficiency,
-        unrated=compute is not None and compute >= _MOSTLY_PCT and bool(why_unrated(report)),
+        unrated=efficiency is None and compute is not None and compute > MOST_UNJUDGED_PCT,
         slow=efficiency is not None and efficiency < BOUNDS.attainable_pct, window=report.summary.step_words is WINDOW,
     )  # fmt: skip
 

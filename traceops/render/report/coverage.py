@@ -112,7 +112,7 @@ def unjudged_of(report: Report) -> Unjudged | None:
     why = "" if check is None else check.reason
     unmatched = unmatched_reason(report) if most.why == "unmatched" else ""
     match = to_match(report, unmatched)
-    do = _remedy(report, most, check) or ("matched" if match else most.bucket)
+    do = _remedy(report, most, check, match) or most.bucket
     because = texts("card", "unjudged").get(f"why.{most.why}") or why or texts("card", "unjudged")["why"]
     if most.why == "unmatched" and unmatched:
         because += f" ({unmatched})"
@@ -130,14 +130,19 @@ def unjudged_of(report: Report) -> Unjudged | None:
     )
 
 
-def _remedy(report: Report, most: UnjudgedTime, check: Check | None) -> str | None:
+def _remedy(report: Report, most: UnjudgedTime, check: Check | None, match: str | None) -> str | None:
     """What would let a rule judge it, as a key of words/card.ini; None where that depends on the bucket alone."""
     if check is not None and check.lacking in ("captured", "may_be_recording", "through_host"):
         return str(check.lacking)
     unaligned = any(found.rule == UNALIGNED_CLOCKS.id for found in report.findings)
+    cut = {rank for one in report.findings if (one.facts or {}).get("incomplete") for rank in one.ranks}
+    exchanged = most.bucket in COMM_BUCKETS
     cases = (
         (most.why == "not_recorded", "not_recorded"),
-        (most.bucket in COMM_BUCKETS and unaligned, "clocks"),
-        (most.bucket == "comm_wait" and len(report.ranks) == report.run.world_size, "whom"),
+        (most.why == "not_evaluated" and most.rank in cut, "incomplete"),
+        (exchanged and unaligned, "clocks"),
+        (bool(match), "matched"),
+        (exchanged and len(report.ranks) < (report.run.world_size or 0), "all_ranks"),
+        (exchanged, "collectives"),
     )
     return next((key for holds, key in cases if holds), None)
