@@ -71,8 +71,8 @@ _MOST_NAMED = 3
 _OFTEN = 1.5  # times a step: from there the number is given
 _FULL = 0.5  # of the mean step's: a step that has it
 _FEW = 3.0  # calls
-# What may load a kernel or start a library: others take or pin memory, wait, or make a graph.
-_LOADS = re.compile("(cuda|hip|cu)(?!.*(Alloc|Free|Register|Synchronize|Memcpy|Memset|Graph))[A-Z]")
+# What may load a kernel or start a library, as cudaFree does: others take or pin memory, wait, or make a graph.
+_LOADS = re.compile("(cuda|hip|cu)(?!.*(Alloc|Register|Synchronize|Memcpy|Memset|Graph))[A-Z]")
 
 
 class _Part(Struct, frozen=True):
