@@ -340,6 +340,14 @@ def test_what_is_not_recorded_is_told_as_that_and_to_record_it_only_then(tmp_pat
     assert ("Python or a library" in found.advice, "with_stack=True" in found.advice) == (python, to_record)
 
 
+def test_what_holds_the_host_in_front_of_its_first_call_is_told_too(tmp_path):
+    """13.3 s of Triton's compiler in front of the only launch of a marked step: 'use a larger batch'."""
+    rows = [*launched(1_900_000, 800, 1), row("ProfilerStep#0", "user_annotation", 1_000_000, 901_000)]
+    (tmp_path / "trace.json").write_text(json.dumps({"deviceProperties": GPU, "traceEvents": rows}))
+    found = found_host_bound(analyze(tmp_path / "trace.json"))
+    assert claim_of(found, HostBound).first.what is None and "larger batch" not in found.advice
+
+
 def test_a_fused_optimizer_is_not_to_be_fused(tmp_path):
     own = [row("Optimizer.step#AdamW.step", "user_annotation", 2_100, 6_000)]
     found = found_host_bound(small(tmp_path, [*own, row("aten::_fused_adamw_", "cpu_op", 8_050, 100)]))

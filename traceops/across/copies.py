@@ -85,6 +85,7 @@ def _of_rank(
         return None
     exposed = sum(float(kind.exposed_ns.sum()) for kind in kinds) / steps / 1e6
     step = mean_ms(summary.ledger.duration[typical])
+    memory = mean_ms(summary.ledger.buckets["memory"][typical])
     device = sum(float(kind.device_ns.sum()) for kind in kinds) / steps / 1e6
     blocked = sum(float(kind.blocked_ns.sum()) for kind in kinds) / steps / 1e6
     beside = (kind for kind in summary.copies.kinds if kind.purpose in PURPOSES and kind.purpose != purpose)
@@ -94,7 +95,7 @@ def _of_rank(
     if purpose == "offload":  # where it can be overlapped is up to the algorithm: only its memory is cured
         left = exposed * min(at_link / device, 1.0) if device else exposed
     else:
-        left = min(max(at_link - (step - exposed), 0.0), exposed)
+        left = min(max(at_link - (step - memory), 0.0), exposed)
     # What the host does between the launches of what ends the steps, without waiting for the device.
     edges = summary.program.host[-(len(typical) + 1) :]
     took = (edges[1:] - edges[:-1])[typical[: len(edges) - 1]]
@@ -108,7 +109,7 @@ def _of_rank(
         device_ms=device,
         blocked_ms=blocked,
         saved_ms=exposed - left,
-        memory_ms=mean_ms(summary.ledger.buckets["memory"][typical]),
+        memory_ms=memory,
         step_ms=step,
         host_ms=float(took.mean()) / 1e6 if len(took) else None,
         sync_ms=mean_ms(summary.copies.sync_ns[typical]) if others <= _BESIDE * blocked else 0.0,
