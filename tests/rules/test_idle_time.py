@@ -348,6 +348,12 @@ def test_what_holds_the_host_in_front_of_its_first_call_is_told_too(tmp_path):
     assert claim_of(found, HostBound).first.what is None and "larger batch" not in found.advice
 
 
+def test_the_first_call_may_start_the_profiler_too():
+    """'At least 7.47 ms of it is the program's own', of a first launch of 6.5 ms on an MI250."""
+    found = starves(DATA / "hta" / "amd")
+    assert "loads a kernel or starts" in found.advice and "program's own" not in found.message
+
+
 def test_a_fused_optimizer_is_not_to_be_fused(tmp_path):
     own = [row("Optimizer.step#AdamW.step", "user_annotation", 2_100, 6_000)]
     found = found_host_bound(small(tmp_path, [*own, row("aten::_fused_adamw_", "cpu_op", 8_050, 100)]))

@@ -35,7 +35,6 @@ class CopyBounds(Bounds, frozen=True):
 
 BOUNDS = CopyBounds()
 _ALSO = 0.5  # of the worst rank's share: from there on a rank is named beside it
-_MOST: dict[Purpose, Severity] = {"offload": "warning"}
 _MEMORY = {"pageable": "pageable ", "pinned": "pinned ", "unknown": ""}
 _LONGEST = 60
 _UNEVEN = 2.0  # times as many bytes as so many typical copies have: one of them has most
@@ -219,8 +218,8 @@ def _judged(inputs: Inputs, purpose: Purpose, own: Sequence[Part]) -> Finding | 
     cause: str = "pageable_input" if purpose == "input" else purpose
     if purpose != "output" and pinned:
         cause = f"pinned_{purpose}"
-    if purpose in _MOST and severity != "info":
-        severity = "info" if pinned and worst.pct < BOUNDS.most_of_step_pct else _MOST[purpose]
+    if purpose == "offload" and severity != "info":
+        severity = "info" if pinned and worst.pct < BOUNDS.most_of_step_pct else "warning"
     hit = [part for part in own if part.pct >= max(BOUNDS.exposed_pct[0], _ALSO * worst.pct)]
     ranks = [part.copies.rank for part in hit]
     damaged = any(times.summary.damage for times in inputs.run.ranks if times.summary.rank in ranks)

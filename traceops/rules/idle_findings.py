@@ -126,6 +126,8 @@ def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
     found = restated(found, HostBound, held=stored(whole), first=first, second=second)
     if COMPILES.search(named[0].held.name):
         return replace(found, advice=rule.advice_for(COMPILING))
+    if named[0].advice == FIRST_USE and found.proof(Fact.RECORDING_AT_MOST):  # the profiler may start there as well
+        found = restated(found, HostBound, profiler="unknown")
     return replace(found, advice=_advice(named[0], rule, times) if whole >= _MOSTLY * idle_ms else found.advice)
 
 
