@@ -12,7 +12,7 @@ from traceops.across.rank_times import RankTimes
 from traceops.core.arrays import mean_ms
 from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
-from traceops.core.findings import Confidence, Evidence, Finding, Severity, severity_of
+from traceops.core.findings import Confidence, Evidence, Finding, severity_of
 from traceops.core.rule import Bounds, Verdict, described
 from traceops.core.text import short_name
 from traceops.core.units import stored
