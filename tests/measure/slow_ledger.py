@@ -39,6 +39,7 @@ def slow_ledger(events):
     device.sort(key=lambda row: row["ts"])
     begins = [row["ts"] for row in device]
     threads = _threads(rows)
+    host = next((row["tid"] for row in rows if row["name"].startswith("ProfilerStep")), None)
     held, recorded_from = {}, min((row["ts"] for row in rows if row["cat"] in HOST), default=edges[-1])
     result = {
         name: [0] * len(numbers)
@@ -61,6 +62,8 @@ def slow_ledger(events):
         idle = np.flatnonzero(np.diff(np.concatenate(([False], piece == 0, [False]))))
         for gap_start, gap_end in (idle.reshape(-1, 2) + start).tolist():
             following = device[(place := bisect_left(begins, gap_end)) : place + 1]
+            if not following:  # behind all activity: the host of the steps goes on alone
+                following = [{"launch": {"tid": host, "end": gap_end + 1}, "ts": gap_end, "stream": None}]
             if gap_start < recorded_from < gap_end:
                 before = recorded_from - gap_start
                 result["idle_gap" if before < 1000 else "idle_unknown"][step] += before
@@ -106,6 +109,11 @@ def _steps(rows, device):
             edges.append(reached)
     if not numbers:  # as if no step were marked
         return [-1], [min(row["ts"] for row in device), max(row["end"] for row in device)]
+    tail = [end - reached for (_, end, _), reached in zip(marks, edges[1:], strict=False)]
+    if 1 < len(marks) == len(numbers) and np.median(tail) > 0.1 * np.median([end - start for start, end, _ in marks]):
+        edges = [
+            max(edge, mark) for edge, mark in zip(edges, [marks[0][0], *(end for _, end, _ in marks)], strict=True)
+        ]
     return numbers, edges
 
 

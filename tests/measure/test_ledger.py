@@ -388,6 +388,18 @@ def test_steps_in_which_the_device_did_nothing_have_no_device_time():
     assert steps.edges.tolist() == [0, 500, 2109]
 
 
+def test_a_host_that_goes_on_alone_at_the_end_of_each_step_belongs_to_it():
+    """A profiler's step that begins with training ends with loading the next batch: all of them last as marked."""
+    rows = []
+    for at, start in enumerate((0, 100_000, 200_000)):
+        rows += [step(at, start, 100_000), {**step(at, start + 90, 400, 7), "cat": "gpu_user_annotation"}]
+        rows += kernel(start + 100, 400, start + 50)
+        rows.append(note("enumerate(DataLoader)#_Iter.__next__", start + 600, 90_000))
+    steps, ledger = measure(build(rows))
+    assert steps.edges.tolist() == [0, 100_000, 200_000, 300_000]
+    assert ledger.buckets["idle_input"].tolist() == [90_000] * 3
+
+
 def test_a_trace_without_steps_is_one_window():
     steps, ledger = measure(build([*kernel(500, 100, 0), *kernel(900, 100, 10)]))
     assert steps.number.tolist() == [NO_STEP]

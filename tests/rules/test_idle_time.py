@@ -198,8 +198,8 @@ def test_what_the_trace_does_not_show_is_told_as_that():
     """156 ms of gc.collect() behind each step were 'give the GPU more work per launch: a larger batch'."""
     found = starves(COLLECTED.parent)
     first = claim_of(found, HostBound).first
-    assert first == Held(ms=first.ms, steps=2, of=3) and first.ms == pytest.approx(107.2, abs=0.1)
-    assert value(found, "of it in what the trace does not show") == pytest.approx(107.2, abs=0.1)
+    assert first == Held(ms=first.ms) and first.ms == pytest.approx(159.3, abs=0.1)
+    assert value(found, "of it in what the trace does not show") == pytest.approx(159.3, abs=0.1)
     assert found.cause == "host"
     assert "larger batch" not in found.advice and "`traceops run` names it" in found.advice
 
@@ -221,15 +221,15 @@ def test_the_first_sentence_names_what_holds_the_host_most():
     """It said that the GPU waits for launches, and not that one thing takes nearly all of that."""
     report = analyze(COLLECTED.parent)
     card = card_of(report)
-    assert (card.rule, card.now_ms) == ("TO-I001", pytest.approx(141, abs=0.5))
-    assert starves(COLLECTED.parent).number(Fact.HELD_IN) == pytest.approx(107, abs=0.5)
+    assert (card.rule, card.now_ms) == ("TO-I001", pytest.approx(193.3, abs=0.5))
+    assert starves(COLLECTED.parent).number(Fact.HELD_IN) == pytest.approx(159.3, abs=0.5)
 
 
 def test_an_operator_that_takes_long_is_named(tmp_path):
     found = starves(written(tmp_path, lambda events: list(holes(events))))
     first = claim_of(found, HostBound).first
-    assert first == Held(ms=first.ms, what="aten::unique_dim", steps=2, of=3)
-    assert first.ms == pytest.approx(107.2, abs=0.5)
+    assert first == Held(ms=first.ms, what="aten::unique_dim")
+    assert first.ms == pytest.approx(159.3, abs=0.5)
     assert "larger batch" not in found.advice and "computes on the CPU" in found.advice
 
 
@@ -238,6 +238,13 @@ def test_an_operator_that_computes_nothing_is_not_to_be_moved_to_the_device(tmp_
     found = starves(written(tmp_path, lambda events: [{**hole, "name": "aten::empty"} for hole in holes(events)]))
     assert claim_of(found, HostBound).first.what == "aten::empty"
     assert "computes on the CPU" not in found.advice and "a lock" in found.advice
+
+
+def test_an_operator_that_launches_does_not_compute_on_the_cpu(tmp_path):
+    """Attention of cuDNN plans for each new length before it launches."""
+    found = starves(written(tmp_path, lambda events: [{**one, "dur": one["dur"] + 30} for one in holes(events)]))
+    assert claim_of(found, HostBound).first.what == "aten::unique_dim"
+    assert "computes on the CPU" not in found.advice and found.advice.startswith("Pad to few shapes")
 
 
 def launches(events):
@@ -565,12 +572,16 @@ def test_it_is_listed_as_unjudged_with_what_would_change_that(without_calls):
 
 
 def test_a_clean_bill_says_so(without_calls):
-    """Whatever else was found in this run, with nothing found the card says that something was not judged."""
+    """With nothing found the card says what was not judged: first of all where that is more than half of the step.
+
+    A step that idles for two thirds because launches are late, all of it perhaps by recording, had "No problem found
+    in the 33 % of the step we could judge".
+    """
     import msgspec
 
     nothing = msgspec.structs.replace(without_calls, findings=())
     card, said = card_of(nothing), unjudged_sentence(nothing)
-    assert card.level == "info" and "we could judge" in card.headline
+    assert card.level == "info" and card.headline == "71 % of rank 3's step could not be judged"
     assert "idle: cause unknown, because the traces do not say which call launched" in said
     assert "ProfilerActivity.CPU and CUDA" in said
 

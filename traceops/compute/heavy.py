@@ -273,7 +273,7 @@ def find_misaligned(kernels: Kernels) -> None:
         unit = one.unit if one.unit in ("half", "fp8") else ("half" if product.dtype != "float" else "tf32")
         least = one.calls * product_ns(product.flops, one.work.bytes or 0.0, unit, kernels.gpu)
         least += one.launches * expected_ns("product", 0.0)
-        if one.ns < _SLOWER * least:
+        if one.ns < _SLOWER * least or _slow_in_any_type(one, kernels):
             continue
         uses.append(one)
         saved += one.ns - least
@@ -282,7 +282,7 @@ def find_misaligned(kernels: Kernels) -> None:
     for one in kernels.free(lambda one: one.kind == "convolution" and one.unit == "half"):
         odd = _odd_channels(one)
         gain = one.ns - CONVOLVED * _least(one, "half", kernels)
-        if odd and gain > (_SLOWER - 1) * one.ns:
+        if odd and gain > (_SLOWER - 1) * one.ns and not _slow_in_any_type(one, kernels):
             uses.append(one)
             saved += gain
             worst = max(worst, (gain, odd))
@@ -439,7 +439,7 @@ def _is_grouped(one: Judged) -> bool:
 
 
 def _slow_in_any_type(one: Judged, kernels: Kernels) -> bool:
-    """Whether a kernel of float32 takes so long that its type is not what makes it slow."""
+    """Whether it takes so long that neither its type nor its shape is what makes it slow."""
     return one.ns > _OF_OTHER_REASON * (_least(one, "simt", kernels) + one.launches * expected_ns(one.kind, 0.0))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from traceops.compute.attainable import Gpu, attainable_ns, unit_of_use
+from traceops.compute.attainable import Gpu, attainable_ns, fixed_ns, unit_of_use
 from traceops.compute.model import Cause, KernelTime, KernelWork, Loss, OperatorTime, Phase
 from traceops.compute.named import Unit
 from traceops.compute.uses import Launched, Place, Tensor, Use, Uses, find_uses
@@ -156,7 +156,7 @@ def judge_uses(launched: Launched, gpu: Gpu) -> Kernels:
                 use.ns / found.steps,
                 use.calls / found.steps,
                 use.launches / found.steps,
-                None if least is None else least * use.calls / found.steps,
+                None if least is None else (least * use.calls + fixed_ns(work.kind) * use.launches) / found.steps,
             )
         )
     return Kernels(judged, [judged[at] for at in found.order], gpu, found.of_kernel)

@@ -32,7 +32,7 @@ from traceops.compute.passes import (
     find_unread_logits,
 )
 from traceops.compute.uses import Launched, Schedule
-from traceops.core.arrays import total, uniques
+from traceops.core.arrays import grouped, total, uniques
 from traceops.traces.windows import pack_part
 
 # How long the host takes for a recorded step, times the device's: below and above these the trace decides.
@@ -310,7 +310,7 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
     if not losses:
         return compute
     schedule = launched.schedule()
-    return with_replays(compute, schedule, [fix_of(loss, kernels, schedule) for loss in losses])
+    return with_replays(compute, schedule, [fix_of(loss, kernels, schedule, launched) for loss in losses])
 
 
 def _losses(kernels: Kernels, has_shapes: bool, launched: Launched, bound: Bound) -> list[Loss]:
@@ -333,13 +333,17 @@ def _is_replayed(kernels: Kernels, launched: Launched) -> bool:
     return alone > kernels.busy_ns / 2 and any("GraphLaunch" in name for name in launched.events.names)
 
 
-def fix_of(loss: Loss, kernels: Kernels, schedule: Schedule) -> Fix:
+def fix_of(loss: Loss, kernels: Kernels, schedule: Schedule, launched: Launched) -> Fix:
     """What a loss's fix removes of each launch of the typical step."""
     spared = _spared(loss, kernels)
     of_use = np.array([spared.get(id(one), (0.0, 0.0)) for one in kernels.all] + [(0.0, 0.0)]).reshape(-1, 2)
     kernel = schedule.kernel
     uses = np.where(kernel >= 0, kernels.of_kernel[np.maximum(kernel, 0)], len(kernels.all))
-    return Fix(of_use[uses, 0], of_use[uses, 1])
+    own = np.flatnonzero(kernel >= 0)
+    rows = launched.row[kernel[own]]
+    left = launched.events.dur[rows] * (1 - of_use[uses[own], 1])
+    streams = grouped(launched.events.stream[rows].astype(np.int64))[1]
+    return Fix(of_use[uses, 0], of_use[uses, 1], float(np.bincount(streams, weights=left).max(initial=0.0)))
 
 
 def _spared(loss: Loss, kernels: Kernels) -> dict[int, tuple[float, float]]:
@@ -415,10 +419,12 @@ _DEVICE_LIMITS = 1.1  # step ÷ device time, up to which the device limits the s
 
 
 class Fix(Struct, frozen=True):
-    """What a fix removes of each launch of a schedule: shares of the host's and the device's time."""
+    """What a fix removes of each launch of a schedule: shares of the host's and the device's time. busiest_ns: what is
+    left on the stream with most of it."""
 
     host: Floats
     device: Floats
+    busiest_ns: float = 0.0
 
 
 def replayed_ns(schedule: Schedule, host: Floats, device: Floats) -> Floats:
@@ -475,8 +481,8 @@ def with_replays(compute: RankCompute, schedule: Schedule, fixes: Sequence[Fix])
     steps = replayed_ns(schedule, np.concatenate(parts_host), np.concatenate(parts_device)).reshape(-1, paces)
     compute = replace(compute, paced_ns=tuple(steps[0].tolist()))
     losses = [
-        _at_any_pace(replace(loss, paced_ns=tuple(map(tuple, steps[2 * at + 1 : 2 * at + 3].tolist()))), compute)
-        for at, loss in enumerate(compute.losses)
+        _at_any_pace(replace(loss, paced_ns=tuple(map(tuple, np.maximum(after, fix.busiest_ns).tolist()))), compute)
+        for loss, fix, after in zip(compute.losses, fixes, steps[1:].reshape(-1, 2, paces), strict=True)
     ]
     return replace(compute, losses=tuple(losses))
 

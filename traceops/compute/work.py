@@ -72,8 +72,8 @@ class Work(Struct, frozen=True):
 def work_of(use: Use) -> Work:
     """The work of one call of a use."""
     name = use.name.removeprefix("aten::")
-    if _OVER_THE_LINK.search(use.main_kernel):
-        return Work("other")  # the link to the host limits it, no rate of the GPU
+    if _NOT_OF_SHAPES.search(use.main_kernel):
+        return Work("other")  # the link to the host limits it, or how full a sparse tensor is
     try:
         if maker := _MAKERS.get(name):
             return maker(use)
@@ -92,7 +92,7 @@ def work_of(use: Use) -> Work:
     return Work("other")
 
 
-_OVER_THE_LINK = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost")
+_NOT_OF_SHAPES = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost|(cu|roc)sparse::")
 _BytesOf = Callable[[Sequence[Tensor], str], float | None]
 
 

@@ -131,7 +131,7 @@ def measure_flops(events: Events, activity: Activity, steps: StepBounds) -> Rank
     if not len(counted):
         return replace(NOT_COUNTED, precision=precision)
     work = _work(events, rows[counted])
-    if np.count_nonzero(np.isnan(work)):
+    if np.count_nonzero(np.isnan(work)) or any("sparse::" in name for name in events.names):
         none = not np.count_nonzero(events.shape[rows[counted]] >= 0)
         return RankFlops(None, why="no_shapes" if none else "unknown_shape", precision=precision)
     if uncounted > UNCOUNTED:

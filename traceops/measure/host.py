@@ -162,7 +162,7 @@ def measure_host(activity: Activity, steps: StepBounds, meta: TraceMeta, lane: L
     allocating = _inside_steps(events, host.allocations, steps)
     # Usual is what comes behind the first steps that ask for memory twice as often as the median one: the allocator
     # grows in them.
-    calls = np.bincount(_step_of(events, allocating, steps), minlength=len(steps))
+    calls = np.bincount(steps.on_host(events.ts[allocating]), minlength=len(steps))
     usual = (calls <= _COLD * max(float(median(calls)), 1.0)).nonzero()[0] if len(calls) else calls
     cold = int(usual[0]) if len(usual) else 0
     # Whether backward passes run within steps of an optimizer, as of LBFGS, or in Lightning
@@ -201,10 +201,14 @@ def _waits(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[BlockingC
     idle, goes_on = _idle_behind(activity, lane, events.ts[rows[first]], last)
     # Without a wait the host would be earlier by as long as it took: what the idle time behind it does not use of that,
     # the idle time behind the next wait has, where no launch was ahead of the device in between.
-    chain = np.append(True, ~goes_on[:-1]).cumsum() - 1
-    won, spent = np.bincount(chain, held), np.bincount(chain, idle)
-    idle = held * (np.minimum(spent, won) / np.maximum(won, 1))[chain]
-    return _calls(host, last, held, idle, steps)
+    begins = np.append(True, ~goes_on[:-1]).nonzero()[0]
+    reader, once = np.unique(host.readers(rows[first]), return_index=True)
+    won = held.copy()
+    won[once] = np.maximum(held[once], events.dur[reader])
+    ends, sums = np.append(begins[1:], len(won)), np.append(0, (won - idle).cumsum())
+    left = np.maximum(sums[ends] - np.minimum.reduceat(sums[:-1], begins), 0)  # none uses what comes before it
+    used = 1 - left / np.maximum(np.add.reduceat(won, begins), 1)
+    return _calls(host, last, held, won * np.repeat(used, ends - begins), steps)
 
 
 def _idle_behind(activity: Activity, lane: Lane, begin: Int, last: Int) -> tuple[Int, NDArray[np.bool_]]:
@@ -246,7 +250,7 @@ def _calls(
     first = np.full(len(values), len(rows))
     np.minimum.at(first, group, np.arange(len(rows)))
     typical = typical_steps(steps.edges[1:] - steps.edges[:-1]) & (np.arange(len(steps)) >= cold)
-    usual = typical[_step_of(events, rows, steps)]
+    usual = typical[steps.on_host(events.ts[rows])]
     times = np.bincount(group[usual], minlength=len(values))
     spent_usually, cost = (np.bincount(group[usual], weights=ns[usual], minlength=len(values)) for ns in (took, idle))
     most = max(int(typical.sum()), 1)
@@ -288,17 +292,23 @@ def _extra_regions(host: HostRows, steps: StepBounds) -> tuple[ExtraRegion, ...]
     typical = typical_steps(steps.edges[1:] - steps.edges[:-1])
     if typical.all():
         return ()
-    events, rows = host.events, _inside_steps(host.events, _region_rows(host), steps)
-    step = _step_of(events, rows, steps)
-    uses, allocates = (_inside_steps(events, calls, steps) for calls in (host.first_uses, host.allocations))
-    used_in, allocated_in = _step_of(events, uses, steps), _step_of(events, allocates, steps)
-    usual = _totals(events, rows[typical[step]]) / max(int(typical.sum()), 1)
+    events, rows = host.events, _region_rows(host)
+    begin = np.maximum(events.ts[rows], steps.host_start[0])  # what straddles it counts from there: torch.compile may
+    step, took = steps.on_host(begin), events.end[rows] - begin
+    step[took <= 0] = -1
+    used_in, allocated_in = (steps.on_host(events.ts[calls]) for calls in (host.first_uses, host.allocations))
+
+    def spent(chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
+        names = events.name[rows[chosen]]
+        return np.bincount(names, weights=took[chosen], minlength=len(events.names)).astype(np.float64)
+
+    usual = spent(np.append(typical, False)[step]) / max(int(typical.sum()), 1)
     found: list[ExtraRegion] = []
     for odd in (~typical).nonzero()[0].tolist():
-        more = _totals(events, rows[step == odd]) - usual
+        more = spent(step == odd) - usual
         most = (-more).argsort(kind="stable")[:MOST_EXTRA]
-        number, first = int(steps.number[odd]), _inside_regions(host, uses[used_in == odd])
-        allocating = _inside_regions(host, allocates[allocated_in == odd])
+        number, first = int(steps.number[odd]), _inside_regions(host, host.first_uses[used_in == odd])
+        allocating = _inside_regions(host, host.allocations[allocated_in == odd])
         found += [
             ExtraRegion(number, events.names[i], *(float(ns[i]) / 1e6 for ns in (more, first, allocating)))
             for i in most
@@ -316,18 +326,6 @@ def _inside_regions(host: HostRows, uses: Int) -> NDArray[np.float64]:
     return total
 
 
-def _step_of(events: Events, rows: Int, steps: StepBounds) -> Int:
-    """The step in which each of these rows began."""
-    step: Int = steps.host_start.searchsorted(events.ts[rows], side="right") - 1
-    return step
-
-
-def _totals(events: Events, rows: Int) -> NDArray[np.float64]:
-    """Time by name, ns."""
-    total = np.bincount(events.name[rows], weights=events.dur[rows], minlength=len(events.names))
-    return total.astype(np.float64)
-
-
 def _inside_steps(events: Events, rows: Int, steps: StepBounds) -> Int:
     return rows[union(steps.host_start, steps.host_end).holds(events.ts.take(rows))]
 
@@ -341,12 +339,14 @@ _MOST_WORK = 3
 class HeldLaunches(Struct, frozen=True):
     """Of one operator or call ('' for what the trace does not show): the device's idle time in its long stretches.
     operator: the innermost around a call, or the program's range around what is not shown, '' outside any. idle_ns: by
-    step, of the bucket idle_host. count: of calls, or of stretches without one, by the step that they begin in."""
+    step, of the bucket idle_host. count: of calls, or of stretches without one, by the step that they begin in.
+    launches: whether the device works for it."""
 
     name: str
     operator: str
     idle_ns: Int
     count: Int
+    launches: bool = False
 
     @property
     def unseen(self) -> bool:
@@ -479,12 +479,13 @@ def _named(host: HostRows, threads: Sequence[_Thread], late: Intervals, steps: S
         ]
         text = events.names[where] if where >= 0 else ""
         _, first = np.unique(row[mine], return_index=True)  # one call may hold several stretches
-        found.append(_held(events.names[name], text, merge(*idle), start[mine][first], steps))
+        calls = union(events.ts[row[mine]], events.end[row[mine]]).holds(events.ts[host.launches]).any()
+        found.append(_held(events.names[name], text, merge(*idle), start[mine][first], steps, bool(calls)))
     return found
 
 
-def _held(name: str, operator: str, idle: Intervals, begin: Int, steps: StepBounds) -> HeldLaunches:
+def _held(name: str, around: str, idle: Intervals, begin: Int, steps: StepBounds, calls: bool = False) -> HeldLaunches:
     """begin: when each call's first stretch begins, or each stretch."""
     step = np.minimum(np.maximum(steps.edges.searchsorted(begin, side="right") - 1, 0), len(steps) - 1)
     took = idle.within(steps.edges[:-1], steps.edges[1:])
-    return HeldLaunches(name, operator, took, np.bincount(step, minlength=len(steps)))
+    return HeldLaunches(name, around, took, np.bincount(step, minlength=len(steps)), calls)

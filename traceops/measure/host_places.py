@@ -360,7 +360,7 @@ class _Label(Struct, frozen=True):
 def stack_times(frames: Frames, host: HostRows, held_up: Int, lane: Lane, steps: StepBounds) -> tuple[StackTime, ...]:
     """The program's functions that its main thread is in for long, most first; none of a trace without stacks. held_up:
     rows of calls in which the host waits for the device."""
-    events, thread = host.events, _main_thread(host) if len(frames) else -1
+    events, thread = host.events, host.main_thread if len(frames) else -1
     rows = np.flatnonzero(frames.tid == thread)
     if not len(rows) or not len(steps):
         return ()
@@ -379,13 +379,6 @@ def stack_times(frames: Frames, host: HostRows, held_up: Int, lane: Lane, steps:
             call = int(median(calls[label.place]))
             found.append(StackTime(label.place, label.waits, label.does, label.in_loader, spent, idle, call))
     return tuple(sorted(found, key=lambda one: (-int(one.host_ns.sum()), one.place))[:_MOST])
-
-
-def _main_thread(host: HostRows) -> int:
-    """The thread the steps are marked on, or else the one with most operators."""
-    marks = host.steps[0]
-    values, counts = np.unique(host.events.tid[marks if len(marks) else host.operators], return_counts=True)
-    return int(values[np.argmax(counts)]) if len(values) else -1
 
 
 def _by_label(frames: Frames, rows: Int, begun: int) -> tuple[dict[_Label, Intervals], dict[CodePlace, list[int]]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
@@ -22,7 +20,7 @@ from traceops.core.arrays import (
     uniques,
 )
 from traceops.measure.activity import COMM, COMPUTE, MEMORY, Activity
-from traceops.measure.host_rows import HOST_CATS, HostRows, groups, rows_named
+from traceops.measure.host_rows import HOST_CATS, HostRows, groups
 from traceops.measure.hta_tables import HtaTables, hta_kinds
 from traceops.measure.steps import StepBounds
 from traceops.traces.model import Events
@@ -38,7 +36,6 @@ BACK_TO_BACK_NS = 1_000  # a shorter gap between kernels is the device's own
 # behind the one before it in its stream (1 to 5 µs, 13 at most, on H200).
 STARTS_NS = 20_000
 NEVER = np.iinfo(np.int64).max
-_STEP_MARK = re.compile("^ProfilerStep")
 
 
 class Lane(Struct, frozen=True):
@@ -101,12 +98,12 @@ def _idle_by_cause(events: Events, activity: Activity, idle: Intervals, recorded
         # Behind the last activity the host launched nothing more; before its first event it was not recorded.
         known = ((launch >= 0) | ~some) & (idle.end > recorded_from)
         until = np.where(some, _launched_by(events, activity, idle, launch, following), idle.end)
-        host = -1 if some.all() else _main_thread(events)
+        host = -1 if some.all() else activity.host.main_thread
         thread = np.where(launch >= 0, events.tid.take(launch), np.where(some, -1, host))
     else:
         known = np.ones(len(idle), dtype=bool)
         until = idle.end
-        thread = np.full(len(idle), _main_thread(events))
+        thread = np.full(len(idle), activity.host.main_thread)
     short = (idle.end - idle.start < BACK_TO_BACK_NS) & activity.on_gpu
     queued = known & some & (until <= idle.start) & (idle.end - idle.start <= STARTS_NS)
     short[queued] |= _in_one_stream(events, activity, idle.start[queued], following[queued])
@@ -163,31 +160,14 @@ def _launched_by(events: Events, activity: Activity, idle: Intervals, launch: In
     return until
 
 
-def _main_thread(events: Events) -> int:
-    """The thread the steps are marked on, or else the one with most events."""
-    if not len(events):
-        return -1
-    marks = rows_named(events, _STEP_MARK)
-    tids = events.tid[marks] if len(marks) else events.tid
-    values, counts = np.unique(tids, return_counts=True)
-    return int(values[np.argmax(counts)])
-
-
 def _no_longer_than_blocked(host: HostRows, late: Intervals, thread: Int, synced: NDArray[np.bool_]) -> Int:
     """Until when each of these gaps is the fault of the calls in which its thread was blocked. Without these calls the
-    host would have come there earlier by as long as it was blocked, less what earlier gaps would have taken of that. Of
-    an operator of torch that reads a value, all is such a call. What it does for longer, it does for another reason. A
-    gap that is not `synced` is of no call."""
+    host would have come there earlier by as long as it was blocked, less what earlier gaps would have taken of that.
+    What it does for longer, it does for another reason. A gap that is not `synced` is of no call."""
     until: Int = late.start.copy()
     if not np.count_nonzero(synced):
         return until
-    events, rows = host.events, host.may_wait
-    around = host.operator_around.take(rows)
-    reads = around >= 0
-    reads[reads] = np.array([name.startswith("aten::") for name in events.names], dtype=bool)[
-        events.name[host.nesting.rows[around[reads]]]
-    ]
-    rows = np.where(reads, host.nesting.rows[around], rows) if np.count_nonzero(reads) else rows
+    events, rows = host.events, host.readers(host.may_wait)
     length = late.end - late.start
     for tid in uniques(thread[synced]):
         own = rows[events.tid[rows] == tid]

@@ -68,6 +68,7 @@ def step_ends_ns(one: Observed) -> NDArray[np.float64]:
 
 
 IDLE_TAIL = 20  # an only step that goes on for so many times the time of its device work is idle to its end
+_TAIL = 0.1  # of marked steps, for which the host goes on alone at their ends: it loads or works on results there
 _FILTERED = 0.5  # of the activities in the window lack a launch: more is no loss of records
 NO_STEP = -1  # the number of the one window of a trace that marks no steps
 
@@ -161,9 +162,11 @@ def _bounds(events: Events, activity: Activity, found: FoundSteps) -> StepBounds
     if not np.count_nonzero(step == -1):
         edges[0] = start[0]
     edges = np.maximum.accumulate(edges)
-    if len(start) == 1 and end[0] - edges[1] > IDLE_TAIL * (edges[1] - start[0]) > 0 and edges[0] == start[0]:
+    kept, tail = (edges[1:] - edges[:-1]) > 0, end - edges[1:]
+    if len(start) == 1 and tail[0] > IDLE_TAIL * (edges[1] - start[0]) > 0 and edges[0] == start[0]:
         edges[1] = end[0]
-    kept = (edges[1:] - edges[:-1]) > 0
+    elif len(start) > 1 and by == "profiler" and kept.all() and median(tail) > _TAIL * median(end - start):
+        edges = np.maximum(edges, np.append(start[0], end))
     if not np.count_nonzero(kept):
         return _one_window(activity, tuple(numbers.tolist()))
     position = np.concatenate(([-1], kept.cumsum() - 1, [kept.sum()]))  # of old steps -1, 0 … n among the kept

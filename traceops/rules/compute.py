@@ -175,9 +175,10 @@ def _severity(loss: Loss, compute: RankCompute) -> Severity | None:
     if loss.cause in OF_HOST:
         return "info" if share >= 2 * BOUNDS.busy_pct[0] else None
     severity, by_name = severity_of(share, *BOUNDS.busy_pct), not compute.has_shapes and loss.cause in _GUESSED
-    if severity is not None and (compute.bound == "host" or _is_foreach(loss) or by_name):
+    large = severity == "error" and loss.cause == "float32_products" and _is_certain(loss, compute)
+    if severity is not None and (compute.bound == "host" or _is_foreach(loss) or (by_name and not large)):
         return "info"
-    return "warning" if severity == "error" and not _is_certain(loss, compute) else severity
+    return "warning" if severity == "error" and (by_name or not _is_certain(loss, compute)) else severity
 
 
 def _finding(loss: Loss, compute: RankCompute, rank: int, run: CrossRank, timed: bool) -> Finding | None:
@@ -190,12 +191,12 @@ def _finding(loss: Loss, compute: RankCompute, rank: int, run: CrossRank, timed:
     evidence = [
         Evidence(Fact.KERNELS_TIME, stored(loss.ns / 1e6), words.unit("ms"), rank=rank),
         Evidence(Fact.KERNELS_SAVED, stored(saved), words.unit("ms"), rank=rank),
-        Evidence(Fact.GPU_BUSY, stored(compute.busy_ns / 1e6), words.unit("ms"), rank=rank),
+        Evidence(Fact.GPU_BUSY, stored(compute.device_ns / 1e6), words.unit("ms"), rank=rank),
     ]
     if loss.launches >= 1:
         evidence.append(Evidence(Fact.KERNELS_REMOVED, stored(loss.launches), words.per, rank=rank))
     evidence += (Evidence(Fact.OPERATOR, name, rank=rank) for name in loss.operators)
-    sure = compute.rates in ("measured", "own") and compute.bound == "device"
+    sure = compute.rates in ("measured", "own") and compute.bound == "device" and compute.has_shapes
     ranks, impact = [rank] if len(run.ranks) > 1 else [], stored(saved) if compute.bound != "host" else None
     confidence: Confidence = "high" if sure else "medium"
     found = rule.finding(severity, confidence, claim, evidence, ranks=ranks, impact_ms=impact, cause=loss.cause)

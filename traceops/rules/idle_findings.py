@@ -58,6 +58,7 @@ def optimizer_time(times: RankTimes, idle_ms: float) -> tuple[str, float] | None
 # TO-I001 where the host does few long things, not many short ones: what, and that more work a launch is no cure.
 
 CALLS = "long_calls"
+PLANS = "plans_again"
 UNSEEN = "nothing_recorded"
 RECORDS = "records"
 FIRST_USE = "first_use"
@@ -70,7 +71,7 @@ _LEAST_PART = 0.1  # of the idle time: from there one is named
 _MOST_NAMED = 3
 _OFTEN = 1.5  # times a step: from there the number is given
 _FULL = 0.5  # of the mean step's: a step that has it
-_FEW = 3.0  # calls
+_FEW, _FIRST = 3.0, 10.0  # calls of the driver, and of operators that launch
 # What may load a kernel or start a library, as cudaFree does: others take or pin memory, wait, or make a graph.
 _LOADS = re.compile("(cuda|hip|cu)(?!.*(Alloc|Register|Synchronize|Memcpy|Memset|Graph))[A-Z]")
 
@@ -92,12 +93,14 @@ class _Part(Struct, frozen=True):
 
     @property
     def advice(self) -> str:
-        """The key of what to do about it. A call of the driver that comes once may be of what is used first. An
+        """The key of what to do about it. What launches, or calls the driver, once, may load what is used first. An
         operator that computes nothing takes long for what holds the thread there."""
         if self.held.unseen or (self.held.name.startswith("aten::") and not COMPUTES.match(self.held.name)):
             return UNSEEN
-        once = self.steps == 1 and self.count <= _FEW and _LOADS.match(self.held.name)
-        return FIRST_USE if once else CALLS
+        few = _FEW if _LOADS.match(self.held.name) else _FIRST * self.held.launches
+        if self.steps == 1 and self.count <= few:
+            return FIRST_USE
+        return PLANS if self.held.launches else CALLS
 
 
 def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:

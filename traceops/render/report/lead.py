@@ -193,7 +193,8 @@ def _faster_kernels(report: Report, finding: Finding) -> Cure | None:
     least, most = loss.step_after_ms
     if not loss.launches and compute.bound != "device":  # the step loses no more than the device does
         least = max(least, step - loss.device_ms - loss.device_ms_uncertain)
-    return Cure(step, min(max(least, most), step), min(least, step))
+    # A replayed step that is shorter still leaves open how little of the recorded one the fix saves.
+    return Cure(step, min(most, step) if most > least else step, min(least, step))
 
 
 def _replayed(report: Report, finding: Finding) -> Cure | None:
