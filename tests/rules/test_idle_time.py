@@ -310,10 +310,10 @@ def launched(at, dur, number, operator="aten::mm"):
     return [row(operator, "cpu_op", at - 2, 9), *own] if operator else own
 
 
-def small(folder, between, operator="aten::mm", first_ms=2, **meta):
-    """Five steps of 9 ms with a kernel at each end, and these events in between, in µs from a step's begin."""
+def small(folder, between, operator="aten::mm", first_ms=2, steps=5, **meta):
+    """Steps of 9 ms with a kernel at each end, and these events in between, in µs from a step's begin."""
     rows = []
-    for step in range(5):
+    for step in range(steps):
         at = 1_000_000 + 9_000 * step
         rows += launched(at + 20, 1_000 * first_ms, 2 * step + 1, operator)
         rows += launched(at + 8_100, 800, 2 * step + 2, operator)
@@ -324,12 +324,8 @@ def small(folder, between, operator="aten::mm", first_ms=2, **meta):
 
 
 def test_memory_that_is_pinned_is_no_kernel_that_is_loaded(tmp_path):
-    """A window of one step with one cudaHostAlloc of 5 ms was told to record later steps."""
-    trace = json.loads(gzip.decompress(COLLECTED.read_bytes()))
-    for one in (pinned := list(holes(trace["traceEvents"]))):
-        one.update(name="cudaHostAlloc", cat="cuda_runtime")
-    (tmp_path / "trace.json").write_text(json.dumps({**trace, "traceEvents": trace["traceEvents"] + pinned[:1]}))
-    found = starves(tmp_path)
+    """One step with a cudaHostAlloc of 5 ms was told to record later steps."""
+    found = found_host_bound(small(tmp_path, [row("cudaHostAlloc", "cuda_runtime", 2_050, 5_000)], steps=1))
     assert claim_of(found, HostBound).first.what == "cudaHostAlloc" and "loads a kernel or starts" not in found.advice
     assert "pins memory" in found.advice
 
