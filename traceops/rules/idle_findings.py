@@ -73,7 +73,7 @@ _OFTEN = 1.5  # times a step: from there the number is given
 _FULL = 0.5  # of the mean step's: a step that has it
 _FEW, _FIRST = 3.0, 10.0  # calls of the driver, and of operators that launch
 # What may load a kernel or start a library, as cudaFree does: others take or pin memory, wait, or make a graph.
-_LOADS = re.compile("(cuda|hip|cu)(?!.*(Alloc|Register|Synchronize|Memcpy|Memset|Graph))[A-Z]")
+_CALL = re.compile(r"(?:cuda|hip|cu)(?=[A-Z])\w*?(Alloc|Register|Synchronize|Memcpy|Memset|Graph|$)")
 
 
 class _Part(Struct, frozen=True):
@@ -97,10 +97,11 @@ class _Part(Struct, frozen=True):
         operator that computes nothing takes long for what holds the thread there."""
         if self.held.unseen or (self.held.name.startswith("aten::") and not COMPUTES.match(self.held.name)):
             return UNSEEN
-        few = _FEW if _LOADS.match(self.held.name) else _FIRST * self.held.launches
+        call = _CALL.match(self.held.name)
+        few = _FEW * (not call[1]) if call else _FIRST * self.held.launches
         if self.steps == 1 and self.count <= few:
             return FIRST_USE
-        return PLANS if self.held.launches else CALLS
+        return PLANS if self.held.launches and not call else CALLS
 
 
 def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
