@@ -131,7 +131,8 @@ def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
     if COMPILES.search(named[0].held.name):
         return replace(found, advice=rule.advice_for(COMPILING))
     if named[0].advice == FIRST_USE and found.proof(Fact.RECORDING_AT_MOST):  # the profiler may start there as well
-        found = restated(found, HostBound, profiler="unknown")
+        known = tuple(one for one in found.evidence if one.fact is not Fact.RECORDING_AT_MOST)
+        found = replace(restated(found, HostBound, profiler="unknown"), evidence=known)
     return replace(found, advice=_advice(named[0], rule, times) if whole >= _MOSTLY * idle_ms else found.advice)
 
 
