@@ -305,7 +305,7 @@ def test_what_run_json_tells_of_workers_and_cores() -> None:
     assert cores_of_rank({"ranks": ranks}, 1) == 3.0
     assert cores_of_rank({"ranks": ranks}, 2) is None and cores_of_rank({}, 0) is None
     need = loading_need(rank(ALONE, 200.0, 160.0, 160.0), None, cores=3.0)
-    assert need is not None and not need.fits
+    assert need is not None and need.cores == 3.0 < need.workers + 1
 
 
 def test_a_starved_training_gains_what_was_promised_with_as_many_workers() -> None:

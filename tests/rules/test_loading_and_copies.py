@@ -224,7 +224,7 @@ def test_batches_that_workers_have_ready_are_waited_for_by_nobody(pace_ms, told)
     run = SimpleNamespace(**msgspec.structs.asdict(across(simulate(program(ddp, device="cpu"), 2))))
     run.loading_ms, run.step_words = dict.fromkeys((0, 1), pace_ms), step_words("step")
     behind = BehindLate((1,), (), 14.06, 1.66, serious=True)
-    found = hidden_loading(INPUT_BOUND, (5.0, 10.0, 25.0), SimpleNamespace(run=run, manifest={}), behind)
+    found = hidden_loading(INPUT_BOUND, (5.0, 10.0, 25.0), run, behind)
     assert bool(found) == told
 
 

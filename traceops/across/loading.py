@@ -73,11 +73,6 @@ class LoadingNeed(Struct, frozen=True):
     most_workers: int
     cores: float | None = None
 
-    @property
-    def fits(self) -> bool:
-        """Whether there is a core for each of them, beside the rank's own."""
-        return self.cores is None or self.workers + 1 <= self.cores
-
 
 def loading_need(
     times: RankTimes,

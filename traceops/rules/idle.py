@@ -8,7 +8,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
-from traceops.across.loading import has_workers
 from traceops.across.rank_times import RankTimes
 from traceops.across.replay.what_if import HOST_IN_TIME, NO_LOADING
 from traceops.core.arrays import mean_ms
@@ -40,7 +39,6 @@ from traceops.rules.idle_time import (
     unsure_of_all,
     waits_for_input,
     without_waiting,
-    workers_needed,
 )
 from traceops.rules.inputs import Inputs, why_incomplete
 from traceops.rules.shared import IMPACT_BOUNDS, on_cpu
@@ -90,11 +88,10 @@ def _as_slow_as_loaders(run: CrossRank, found: Finding, step_ms: float) -> bool:
 
 
 def hidden_loading(
-    rule: Rule, bounds: tuple[float, float, float], inputs: Inputs, behind: BehindLate
+    rule: Rule, bounds: tuple[float, float, float], run: CrossRank, behind: BehindLate
 ) -> Finding | None:
     """Loading that costs nothing as long as a rank is late, and would bound the steps without it. It comes after the
     late rank: it is a remark, or a warning where that is an error."""
-    run = inputs.run
     by_workers = run.loading_ms
     reached = severity_of(100 * behind.waits_ms / behind.step_ms if behind.step_ms else 0.0, *bounds)
     if reached is None:
@@ -126,10 +123,6 @@ def hidden_loading(
         loading = stored(loads[rank])
         claim = replace(claim, loading=loading, rest=stored(rest_ms))
         evidence.append(Evidence(Fact.LOADING_OF_A_BATCH_BY_THE_WORKERS, loading, words.unit("ms"), rank=rank))
-    elif not has_workers(worst.summary):
-        need, workers = workers_needed(worst, worst.step_ms - rest_ms, inputs.manifest, words)
-        claim = replace(claim, need=need)
-        evidence += workers
     return rule.finding(severity, "medium", claim, evidence, ranks=ranks, impact_ms=waits_ms, cause="input")
 
 
@@ -245,7 +238,7 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
         # Too little idle time: loading that a late rank hides, or why the rule is clear or was not evaluated
         window = inputs.run.unit == "window"
         if behind is not None and kind.rule is INPUT_BOUND:
-            hidden = hidden_loading(kind.rule, kind.bounds, inputs, behind)
+            hidden = hidden_loading(kind.rule, kind.bounds, inputs.run, behind)
             if hidden is not None:
                 return kind.rule.verdict(hidden)
         if (unknown := unknown_pct(judged)) > BOUNDS.unknown_pct:

@@ -158,7 +158,6 @@ class HiddenLoading(Claim, frozen=True, kw_only=True):
     rank: int
     loading: float | None = None
     rest: float | None = None
-    need: WorkersNeeded | None = None
 
 
 _LEAST_STEPS = 3
@@ -376,7 +375,7 @@ def workers_needed(
         count=need.workers,
         most=None if certain else need.most_workers,
         now=need.now,
-        cores=None if need.fits or need.cores is None else stored(need.cores),
+        cores=stored(need.cores) if need.cores and need.workers + 1 > need.cores else None,
     )
     return claimed, (loaded, rest, Evidence(Fact.WORKERS_THAT_KEEP_UP, count, rank=rank), *cores)
 
