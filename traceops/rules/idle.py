@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -130,6 +131,7 @@ def hidden_loading(
 
 CAUSE = "copies"
 _MOSTLY = 0.5  # of this idle time
+_SYNCHRONIZES = re.compile(r"(?:Device|Stream|Event)Synchronize$|DeviceSynchronize( in Torch-Compiled)")
 
 
 def of_copies(found: Finding, inputs: Inputs) -> Finding:
@@ -152,12 +154,15 @@ def of_copies(found: Finding, inputs: Inputs) -> Finding:
 
 def of_synchronize(found: Finding, worst: Idle) -> Finding:
     """The finding with the advice for a program that waits for the device by itself, where that costs most: in no
-    operator, of a trace that has operators."""
+    operator, of a trace that has operators. Inside compiled code torch.compile does, as it records a graph."""
     after, mostly = found.proof(Fact.IDLE_AFTER), _MOSTLY * (found.number(Fact.BUCKET) or 0.0)
-    waits = "Synchronize" if worst.times.summary.host.regions else "DeviceSynchronize"
-    if not str(after and after.subject).endswith(waits) or (found.number(Fact.IDLE_AFTER) or 0) < mostly:
+    own = _SYNCHRONIZES.search(str(after and after.subject))
+    if own is None or (found.number(Fact.IDLE_AFTER) or 0.0) < mostly:
         return found
-    return replace(found, advice=BLOCKED_ON_DEVICE.advice_for("synchronize"))
+    if not own[1] and "Device" not in own[0] and not worst.times.summary.host.regions:
+        return found
+    rule, key = (HOST_BOUND, "compiles") if own[1] else (BLOCKED_ON_DEVICE, "synchronize")
+    return replace(found, advice=rule.advice_for(key))
 
 
 # TO-I003 where autograd's anomaly detection is on: it makes the host wait behind each function of backward.
