@@ -659,7 +659,7 @@ def test_late_input_says_what_is_read_meanwhile(read, place, said):
 @pytest.mark.parametrize(
     "call, advice",
     [
-        ("cudaDeviceSynchronize", "Take torch.cuda.synchronize() out of the step"),
+        ("cudaDeviceSynchronize", "Wait for the device less often"),
         ("hipDeviceSynchronize in Torch-Compiled Region: 0/0", "Record later steps: torch.compile"),  # records a graph
         ("cudaStreamSynchronize in aten::item", "as it was"),
     ],

@@ -152,14 +152,12 @@ def of_copies(found: Finding, inputs: Inputs) -> Finding:
     )
 
 
-def of_synchronize(found: Finding, worst: Idle) -> Finding:
+def of_synchronize(found: Finding, *, operators: bool = True) -> Finding:
     """The finding with the advice for a program that waits for the device by itself, where that costs most: in no
     operator, of a trace that has operators. Inside compiled code torch.compile does, as it records a graph."""
     after, mostly = found.proof(Fact.IDLE_AFTER), _MOSTLY * (found.number(Fact.BUCKET) or 0.0)
     own = _SYNCHRONIZES.search(str(after and after.subject))
-    if own is None or (found.number(Fact.IDLE_AFTER) or 0.0) < mostly:
-        return found
-    if not own[1] and "Device" not in own[0] and not worst.times.summary.host.regions:
+    if own is None or (found.number(Fact.IDLE_AFTER) or 0.0) < mostly or not (operators or "Device" in own[0]):
         return found
     rule, key = (HOST_BOUND, "compiles") if own[1] else (BLOCKED_ON_DEVICE, "synchronize")
     return replace(found, advice=rule.advice_for(key))
@@ -342,7 +340,9 @@ def _with_causes(
         return of_launches(of_held(found, HOST_BOUND, inputs), HOST_BOUND, worst.times.summary.compute)
     if kind.rule is INPUT_BOUND:
         return without_waiting(of_storage(found, inputs, worst), inputs, idle, worst, kind.bounds)
-    found = of_anomaly(of_copies(of_synchronize(found, worst), inputs), inputs)
+    found = of_anomaly(
+        of_copies(of_synchronize(found, operators=bool(worst.times.summary.host.regions)), inputs), inputs
+    )
     return found if few is None else restated(found, BlockedOnDevice, few=few, of=int(worst.times.typical.sum()))
 
 

@@ -128,20 +128,20 @@ def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
         return found
     first, second = (*(_held(part, int(times.typical.sum())) for part in named[:2]), None)[:2]
     found = restated(found, HostBound, held=stored(whole), first=first, second=second)
-    if COMPILES.search(named[0].held.name):
+    return _advised(found, named[0], rule, times, mostly=whole >= _MOSTLY * idle_ms)
+
+
+def _advised(found: Finding, part: _Part, rule: Rule, times: RankTimes, *, mostly: bool) -> Finding:
+    """The finding with what to do about it, or to record: without an operator in the trace it may be one of torch's."""
+    if COMPILES.search(part.held.name):
         return replace(found, advice=rule.advice_for(COMPILING))
-    if named[0].advice == FIRST_USE and found.proof(Fact.RECORDING_AT_MOST):  # the profiler may start there as well
+    if part.advice == FIRST_USE and found.proof(Fact.RECORDING_AT_MOST):  # the profiler may start there as well
         known = tuple(one for one in found.evidence if one.fact is not Fact.RECORDING_AT_MOST)
         found = replace(restated(found, HostBound, profiler="unknown"), evidence=known)
-    return replace(found, advice=_advice(named[0], rule, times) if whole >= _MOSTLY * idle_ms else found.advice)
-
-
-def _advice(part: _Part, rule: Rule, times: RankTimes) -> str:
-    """What to do about it, or to record: without an operator in the trace it may be one of torch's."""
     advice, summary = rule.advice_for(part.advice), times.summary
-    if not part.held.unseen or summary.meta.with_stack:
-        return advice
-    return f"{advice} {rule.advice_for(RECORDS)}" if summary.host.regions else rule.advice_for(RECORDS)
+    if part.held.unseen and not summary.meta.with_stack:
+        advice = f"{advice} {rule.advice_for(RECORDS)}" if summary.host.regions else rule.advice_for(RECORDS)
+    return replace(found, advice=advice) if mostly else found
 
 
 def _on_cpu(found: Finding, rule: Rule, times: RankTimes, inputs: Inputs) -> Finding:
