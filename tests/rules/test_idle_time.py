@@ -460,7 +460,7 @@ def test_lateness_that_recording_may_explain_is_not_judged():
     card, said = card_of(report), unjudged_sentence(report)
     assert card.level == "info" and card.judged_pct == pytest.approx(74, abs=1)
     assert "Not judged: 26 % of the window" in said
-    assert "Compare with a step that is timed without the profiler" in said
+    assert "Time it without the profiler to compare" in said
     assert report.summary.recording_ms == pytest.approx(report.ranks[0].idle_host_ms, abs=0.01)
 
 
