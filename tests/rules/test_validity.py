@@ -333,7 +333,9 @@ def test_kernels_are_missing_too_where_copies_are_there(analysed):
     launch = event("cudaLaunchKernel", 1.05e6, 5, "cuda_runtime", correlation=7)
     copy = event("Memcpy HtoD (Pageable -> Device)", 1.2e6, 9, "gpu_memcpy", device=0, stream=7, correlation=8)
     assert analysed(launch, copy).findings[0].rule == "TO-V008"
-    assert "TO-V008" not in {finding.rule for finding in analysed(copy).findings}
+    report = analysed(copy)
+    assert "TO-V008" not in {finding.rule for finding in report.findings}
+    assert {check.reason for check in report.checks if check.rule == "TO-K008"} == {"the traces hold no kernels"}
 
 
 def test_marks_behind_all_work_are_told(analysed):
@@ -348,6 +350,8 @@ def test_marks_behind_all_work_are_told(analysed):
 def test_compute_that_nothing_rates_gets_no_clean_bill(analysed):
     card = card_of(analysed(devices=()))
     assert card.level == "info" and card.headline.endswith("is compute, and nothing rates its speed")
+    card = card_of(analysed(event(OPERATOR, 4e6, 9.9e4), devices=()))
+    assert (card.headline, card.judged_pct) == ("67 % of the window is compute, and nothing rates its speed", None)
 
 
 @pytest.mark.parametrize(("ms", "lost"), [(3772, True), (40, False)])
@@ -621,3 +625,12 @@ def test_a_schedule_that_fits_keeps_the_recorded_steps_as_long_as_it_can(steps, 
 )
 def test_nothing_is_proposed_where_the_schedule_was_not_too_long(schedule, steps):
     assert shorter_schedule(schedule, steps) is None
+
+
+def test_what_hta_leaves_out_is_not_idle(tmp_path):
+    """Kernels launched before the trace: 16 % idle in HTA's breakdown, 2 % in the ledger beside it."""
+    rows = [event("gemm", at, 99, "kernel", device=0, stream=7, correlation=at) for at in range(0, 1000, 100)]
+    launch = event("cudaLaunchKernel", 890, 5, "cuda_runtime", correlation=900)
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [*rows, launch]}))
+    [row] = analyze(str(tmp_path / "trace.json")).ranks
+    assert row.idle_pct == pytest.approx(0.9, abs=0.1) and row.breakdown_source == "traceops"

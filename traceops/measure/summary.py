@@ -204,7 +204,7 @@ def summarize(
         else (),
         anomaly=measure_anomaly(activity.host, steps),
         compute=measure_compute(find_launched(events, activity, steps, trace.frames), gpu or trace.meta.device)
-        if activity.on_gpu
+        if activity.on_gpu and COMPUTE in activity.kind
         else None,
         held=measure_held(activity, steps, lane),
         host_work=measure_host_work(activity, steps, lane),
