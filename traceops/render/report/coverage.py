@@ -78,12 +78,14 @@ def to_match(report: Report, reason: str) -> str | None:
 
 
 MOST_UNJUDGED_PCT = 10.0  # of a step: no clean bill while more of it is unjudged
+_NEARLY_ALL_PCT = 95.0
 _OF_LAUNCHES = ("idle_host", "idle_sync")  # idle time that only a device can have
 _SEE = f", see {UNALIGNED_CLOCKS.id}"
 
 
 class Unjudged(Claim, frozen=True, kw_only=True):
-    """What was not judged of a step. what: its largest part; share: its percent, where there are others. do: a key."""
+    """What was not judged of a step. what: its largest part; share: its percent, where there are others. little: hardly
+    anything else was judged. do: a key."""
 
     family = "card"
     kind = "unjudged"
@@ -94,6 +96,7 @@ class Unjudged(Claim, frozen=True, kw_only=True):
     because: str
     do: str = ""
     match: str | None = None
+    little: bool = False
 
 
 def unjudged_sentence(report: Report) -> str:
@@ -126,6 +129,7 @@ def unjudged_of(report: Report) -> Unjudged | None:
         because=because.removesuffix(_SEE) if do == "clocks" else because,
         do=do,
         match=match,
+        little=total > _NEARLY_ALL_PCT,
         window=words is WINDOW,
     )
 
