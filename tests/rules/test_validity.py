@@ -634,3 +634,9 @@ def test_what_hta_leaves_out_is_not_idle(tmp_path):
     (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [*rows, launch]}))
     [row] = analyze(str(tmp_path / "trace.json")).ranks
     assert row.idle_pct == pytest.approx(0.9, abs=0.1) and row.breakdown_source == "traceops"
+
+
+def test_python_outside_of_operators_is_recorded_too(analysed):
+    """'Of 0.311 ms that were recorded', where the stacks span 0.529."""
+    [found] = analysed(event("run.py(1): <module>", 0, 6e6, "python_function"), devices=()).findings
+    assert found.facts["recorded"] == 6000
