@@ -351,7 +351,10 @@ def test_compute_that_nothing_rates_gets_no_clean_bill(analysed):
     card = card_of(analysed(devices=()))
     assert card.level == "info" and card.headline.endswith("is compute, and nothing rates its speed")
     card = card_of(analysed(event(OPERATOR, 4e6, 9.9e4), devices=()))
-    assert (card.headline, card.judged_pct) == ("67 % of the window is compute, and nothing rates its speed", None)
+    assert (card.headline, card.judged_pct) == (
+        "Little could be judged: 67 % of the window is compute, which nothing rates",
+        None,
+    )
 
 
 @pytest.mark.parametrize(("ms", "lost"), [(3772, True), (40, False)])
