@@ -392,6 +392,8 @@ def test_what_is_certain_alone_is_no_clean_bill_for_what_is_not():
     assert check(report).lacking == "may_be_recording"
     assert "most of it: launches are 2.2 ms late per step" in check(report).reason
     assert card_of(report).headline.startswith("Little could be judged: 52 % of the step is compute; how fast")
+
+
 def test_what_is_certainly_the_program_s_is_said():
     """Two ranks of 128: 157 of 615 ms are late on one, and recording takes no more than a sixth of that."""
     report = analyze(DATA / "hta" / "pair")
