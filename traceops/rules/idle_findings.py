@@ -18,7 +18,7 @@ from traceops.core.rule import Rule
 from traceops.core.units import stored
 from traceops.core.words import WINDOW, StepWords
 from traceops.measure.host import COMPUTES, HeldLaunches
-from traceops.measure.host_rows import COMPILES
+from traceops.measure.host_rows import ALLOCATES, COMPILES
 from traceops.rules.idle_time import (
     Held,
     HostBound,
@@ -35,6 +35,7 @@ from traceops.rules.idle_time import (
     workers_needed,
 )
 from traceops.rules.inputs import Inputs
+from traceops.rules.memory import ASKS_DRIVER
 
 _REGION = "Optimizer.step#"  # as torch names it
 _LEAST_OF_STEP = 0.25
@@ -124,6 +125,9 @@ def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
     found = restated(found, HostBound, held=stored(whole), first=first, second=second)
     if COMPILES.search(named[0].held.name):
         return replace(found, advice=rule.advice_for(COMPILING))
+    memory = sum(part.ms for part in parts if ALLOCATES.search(part.held.name) and part.advice != FIRST_USE)
+    if words is not WINDOW and memory >= _MOSTLY * idle_ms:  # a window may be a program's start
+        return replace(restated(found, HostBound, for_memory=True), advice=ASKS_DRIVER.advice)
     advice = rule.advice_for(named[0].advice)
     return replace(found, advice=advice if whole >= _MOSTLY * idle_ms else found.advice)
 
@@ -343,9 +347,7 @@ def _confidence(kind: IdleJudgement, slowdown: float | None, light: bool) -> Con
     """The profiler costs host time, so a claim about the host is as good as what is known of that cost."""
     if kind.bucket != "idle_host":
         return "high"
-    if light and slowdown is not None and slowdown > _SLOWED:
-        return "medium"  # the device is idle for so long; that the host is the cause is the trace's word
-    if slowdown is None:
+    if slowdown is None or (light and slowdown > _SLOWED):  # that the host is the cause is the trace's word
         return "medium"
     return "low" if slowdown > _SLOWED else "high"
 

@@ -112,7 +112,6 @@ _IN_LATER_PART = "in the later part of the run"
 _MALLOCS = 0.5  # cudaMalloc calls a step
 _OF_STEP, _OF_STEP_ALONE = (0.05, 0.1)  # what such calls take: a warning; a finding where nothing else was observed
 _SHOWN = 0.05  # calls a step; less would read as none
-_LEAST_MS = 0.05  # of such calls: less is not named
 _RETRIES = 2  # one is that of a request that ended the program
 
 
@@ -176,24 +175,19 @@ def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Find
         ]
     if costs:
         evidence.append(Evidence(Fact.TIME_OF_SUCH_CALLS, stored(costs), words.unit("ms"), rank=most.rank))
-    takes = costs if costs >= _LEAST_MS else None
     claim = AsksDriver(
         ranks=tuple(ranks),
         calls=rate if observed and (not retrying or rate >= _SHOWN) else None,
         calls_recorded=None if observed else most.calls,
         retries=retries if retrying else None,
-        takes=takes,
+        takes=costs or None,
         step=step_ms,
         emptied_in=_emptied(most.rank, inputs),
     )
-    severity: Severity = "warning" if observed and (retrying or _cost_much(costs, step_ms, rate)) else "info"
-    impact, cause = None if takes is None else stored(takes), "retries" if retrying else None
+    much = costs >= _OF_STEP * step_ms if costs and step_ms else rate >= 1  # what they take decides, where it is known
+    severity: Severity = "warning" if observed and (retrying or much) else "info"
+    impact, cause = stored(costs) or None, "retries" if retrying else None
     return ASKS_DRIVER.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=impact, cause=cause)
-
-
-def _cost_much(costs: float, step_ms: float, rate: float) -> bool:
-    """What the calls take decides, ms; where that is not known, how many they are in a step."""
-    return costs >= _OF_STEP * step_ms if costs > 0 and step_ms > 0 else rate >= 1
 
 
 def _emptied(rank: int, inputs: Inputs) -> str | None:

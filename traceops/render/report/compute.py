@@ -102,7 +102,6 @@ def compute(report: Report, shown: Sequence[int]) -> Section | None:
         # One row per cause, with what its fix saves and changes.
         cells = {
             "cause": lambda row: Cell(row.cause.replace("_", " ")),
-            "step": lambda row: Cell(" to ".join(map(ms_text, row.step_after_ms)), value=row.step_after_ms[0]),
             "where": lambda row: name(", ".join(row.where)),
             "do": lambda row: Cell(OF_CAUSE[row.cause].advice_for(row.cause)),
         }
