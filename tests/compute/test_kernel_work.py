@@ -75,6 +75,7 @@ WORKS = [  # operator, kind, operations, bytes
     ),
     (op("aten::mul", tensor((4, 8), FLOAT), tensor((4, 8))), "elementwise", 0, 4 * 8 * (4 + 2 + 4)),
     (op("aten::mul", tensor((4, 8), FLOAT), tensor((4, 8), FLOAT, (0, 1))), "elementwise", 0, 4 * 8 * 8 + 8 * 4),
+    (op("aten::mul", tensor((1,), FLOAT), *[tensor((4, 8), FLOAT)] * 2), "elementwise", 0, 4 * 8 * 8 + 4),  # in place
     (op("aten::add_", tensor((4, 8)), tensor((4, 8), FLOAT)), "elementwise", 0, 4 * 8 * (2 + 4 + 2)),
     (op("aten::eq", tensor((4, 8), LONG), tensor((), LONG)), "elementwise", 0, 4 * 8 * 8 + 8 + 4 * 8),
     (op("aten::copy_", tensor((4, 8)), tensor((4, 8), FLOAT)), "cast", 0, 4 * 8 * 6),
