@@ -44,7 +44,8 @@ class PlaceTime(Struct, frozen=True):
 
     @property
     def attainable_ms(self) -> float | None:
-        return sum(row.attainable_ms or 0.0 for row in self.operators) if self.known_ms else None
+        known = [min(row.attainable_ms or 0.0, row.known_ms or 0.0) for row in self.operators]
+        return sum(known) if self.known_ms else None
 
     @property
     def lost_ms(self) -> float | None:
