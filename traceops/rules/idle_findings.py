@@ -129,14 +129,14 @@ def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
         return found
     first, second = (*(_held(part, int(times.typical.sum())) for part in named[:2]), None)[:2]
     found = restated(found, HostBound, held=stored(whole), first=first, second=second)
-    memory = sum(part.ms for part in parts if ALLOCATES.search(part.held.name) and part.advice != FIRST_USE)
-    if words is not WINDOW and memory >= _MOSTLY * idle_ms:  # a window may be a program's start
-        return replace(restated(found, HostBound, for_memory=True), advice=ASKS_DRIVER.advice)
-    return _advised(found, named[0], rule, times, mostly=whole >= _MOSTLY * idle_ms)
+    return _advised(found, parts, rule, times, mostly=whole >= _MOSTLY * idle_ms)
 
 
-def _advised(found: Finding, part: _Part, rule: Rule, times: RankTimes, *, mostly: bool) -> Finding:
+def _advised(found: Finding, parts: Sequence[_Part], rule: Rule, times: RankTimes, *, mostly: bool) -> Finding:
     """The finding with what to do about it, or to record: without an operator in the trace it may be one of torch's."""
+    part, again = parts[0], [one.ms for one in parts if one.steps > 1 and ALLOCATES.search(one.held.name)]
+    if sum(again) >= _MOSTLY * times.mean_ms("idle_host"):
+        return replace(restated(found, HostBound, for_memory=True), advice=ASKS_DRIVER.advice)
     if COMPILES.search(part.held.name):
         return replace(found, advice=rule.advice_for(COMPILING))
     if part.advice == FIRST_USE and found.proof(Fact.RECORDING_AT_MOST):  # the profiler may start there as well

@@ -164,6 +164,7 @@ def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Find
     most = max(busy, key=lambda use: (use.retries or 0, use.mallocs or 0.0, use.allocating_ms))
     step_ms, words = inputs.run.step_ms, inputs.run.step_words
     costs = max(use.allocating_ms for use in busy)
+    takes = stored(costs) or None
     ranks = sorted(use.rank for use in busy)
     rate, retries, retrying = most.calls, 0, False
     evidence = [Evidence(Fact.CALLS_FOR_MEMORY, round(most.calls, 2), words.unit("calls"), rank=most.rank)]
@@ -180,14 +181,14 @@ def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Find
         calls=rate if observed and (not retrying or rate >= _SHOWN) else None,
         calls_recorded=None if observed else most.calls,
         retries=retries if retrying else None,
-        takes=costs or None,
+        takes=takes,
         step=step_ms,
         emptied_in=_emptied(most.rank, inputs),
     )
-    much = costs >= _OF_STEP * step_ms if costs and step_ms else rate >= 1  # what they take decides, where it is known
+    much = costs >= _OF_STEP * step_ms if costs else rate >= 1  # what they take decides, where it is known
     severity: Severity = "warning" if observed and (retrying or much) else "info"
-    impact, cause = stored(costs) or None, "retries" if retrying else None
-    return ASKS_DRIVER.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=impact, cause=cause)
+    cause = "retries" if retrying else None
+    return ASKS_DRIVER.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=takes, cause=cause)
 
 
 def _emptied(rank: int, inputs: Inputs) -> str | None:
