@@ -309,9 +309,9 @@ class HostRows(Struct, frozen=True, dict=True):
 
     @cached_property
     def exchanged(self) -> Int:
-        """Notes of collectives that a backend runs on the host, on threads of its own."""
+        """Notes of collectives that a backend runs on the host, on threads of its own; operators in torch before 2.0."""
         rows = rows_named(self.events, _EXCHANGED)
-        return rows[self.events.in_cats(*ANNOTATION_CATS)[rows]]
+        return rows[self.events.in_cats(*ANNOTATION_CATS, *OPERATOR_CATS)[rows]]
 
     @property
     def blocking(self) -> Int:
