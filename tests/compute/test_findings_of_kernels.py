@@ -9,6 +9,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from msgspec import structs
 from recorded_step import FLOAT, launched_of, op, tensor, write
 
 from traceops.compute.measure import PACES, at_pace, measure_compute, paced_hosts, replayed_ns
@@ -340,6 +341,16 @@ def test_the_replay_at_the_recorded_pace_is_the_recorded_step(tmp_path):
         host = paced_hosts(schedule)
         steps = replayed_ns(schedule, host, np.tile(schedule.device_ns.astype(float), (len(host), 1)))
         assert steps[len(PACES) - 1] == pytest.approx(1e3 * step_us, rel=0.02)
+
+
+def test_where_the_replay_is_not_the_recorded_step_a_fix_promises_its_bounds(tmp_path):
+    """A mark of 20 ms around 5 ms of work: 'brings the step to 13 ms' of a step of 5 ms."""
+    launched, device = launched_of(write(tmp_path / "trace.json", [odd(2000)] * 4, host_us=5000, steps=3))
+    schedule = structs.replace(launched.schedule(), step_ns=5_000_000)
+    compute = measure_compute(structs.replace(launched, schedule=lambda: schedule), device)
+    [loss] = compute.losses
+    assert loss.step_after_ns == (max(5e6 - loss.device_ns, 0.0), 5e6) and not compute.paced_ns
+    assert at_pace(compute, [4e6]).losses == compute.losses
 
 
 def test_a_fix_of_kernels_promises_no_shorter_step_where_the_host_is_the_limit(tmp_path):

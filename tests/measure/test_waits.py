@@ -38,6 +38,18 @@ def many(begin, end, tid=MAIN):
     return [row for at in range(begin, end, 100 * US) for row in launched(at, tid)]
 
 
+def test_a_wait_costs_nothing_that_came_before_it():
+    """5 ms of Python behind a short wait were 'idle after' a long one of 2 ms, behind which 1 ms follows."""
+    long = [op("aten::mul", 8 * MS, 30 * US), *kernel(8 * MS + 40 * US, 2 * MS, 8 * MS + 10 * US)]
+    waits = [call("cudaDeviceSynchronize", at, dur) for at, dur in ((3 * MS, 10 * US), (8_100 * US, 1_960 * US))]
+    rows = [*many(100 * US, 3 * MS), *long, *waits, *launched(11 * MS)]
+    events = build([step(1, 0, 11_040 * US), *rows])
+    activity = find_activity(events)
+    steps = find_steps(events, activity)
+    [found] = measure_host(activity, steps, TraceMeta(), find_lane(events, activity, steps)).blocking
+    assert found.idle_ms == pytest.approx(1.0, abs=0.1)
+
+
 def test_many_short_launches_are_no_long_thing():
     assert held(*many(100 * US, 20 * MS)) == {}
 

@@ -260,7 +260,7 @@ def test_a_healthy_run_is_two_lines() -> None:
     lines = card_lines(card_of(analyze(DATA / "copies" / "to_host_ahead")))
     assert (
         len(lines) == 2
-        and lines[0].plain == "● No problem found: 83 % of the step is compute, and nothing rates its speed."
+        and lines[0].plain == "● No problem found: 83 % of the step is compute; how fast it could be is unknown."
     )
 
 

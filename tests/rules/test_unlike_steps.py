@@ -147,6 +147,21 @@ def test_the_programs_first_steps_are_no_second_time(tmp_path, first, severity):
     assert (found.severity, found.steps) == (severity, (first, first + 1, first + 5))
 
 
+@pytest.mark.parametrize(("usual_us", "cause"), [(4000, "host"), (0, "evaluation")])
+def test_a_region_of_every_step_is_no_cause_of_a_long_one(tmp_path, usual_us, cause):
+    """A loop of 'evaluate' had a slow step: 'an evaluation runs', and the advice to evaluate less often."""
+    rows = []
+    for number in range(9):
+        ms, at = 50 if number == 5 else 5, 5e3 * number + 45e3 * (number > 5)
+        rows += [{"name": f"ProfilerStep#{number}", "cat": "user_annotation", "ts": at, "dur": 1000 * ms}]
+        if took := 49_000 if number == 5 else usual_us:
+            rows += [{"name": "evaluate", "cat": "user_annotation", "ts": at + 9, "dur": took}]
+        rows += [{"name": "aten::mm", "cat": "cpu_op", "ts": at + 20, "dur": 900 * ms}]
+    rows = [{"ph": "X", "pid": 1, "tid": 1, **row} for row in rows]
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": rows}))
+    assert one(analyze(tmp_path / "trace.json"), "TO-T001").cause == cause
+
+
 def test_two_steps_cannot_tell_which_is_typical():
     check = next(c for c in analyze(DATA / "hta/amd").checks if c.rule == "TO-T001")
     assert check.status == "not_evaluated"

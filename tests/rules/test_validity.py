@@ -347,7 +347,7 @@ def test_marks_behind_all_work_are_told(analysed):
 
 def test_compute_that_nothing_rates_gets_no_clean_bill(analysed):
     card = card_of(analysed(devices=()))
-    assert card.level == "info" and card.headline.endswith("is compute, and nothing rates its speed")
+    assert card.level == "info" and card.headline.endswith("is compute; how fast it could be is unknown")
 
 
 @pytest.mark.parametrize(("ms", "lost"), [(3772, True), (40, False)])

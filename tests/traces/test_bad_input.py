@@ -284,6 +284,14 @@ def test_metadata_of_odd_types_or_damaged_does_not_cost_the_events(load):
             assert any("metadata" in line for line in trace.damage)
 
 
+def test_a_windows_path_as_torch_writes_it_is_no_damage(load):
+    """'The trace is damaged: check the disk's free space' was said of each trace from Windows."""
+    trace = load(
+        rf'{{"traceEvents": [{event()}], "traceName": "C:\Users\me\trace.json", "distributedInfo": {{"rank": 3}}}}'
+    )
+    assert (trace.damage, trace.meta.rank) == ((), 3)
+
+
 @examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     at=st.integers(0, 3000), junk=st.binary(max_size=30), removed=st.integers(0, 40), chunk=st.sampled_from([11, 500])

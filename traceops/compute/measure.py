@@ -411,6 +411,7 @@ _LEAST_LEFT = 0.1  # of the host's time between two launches, however many event
 _STEPS = 4  # replayed: the last one's length counts
 _SURE = 0.9  # of the launches and of the device's time that a fix saves, at least
 _GONE = 0.97  # of its launches, at most
+_KNOWN = 0.75  # of the recorded step is what its replay at the recorded pace takes, and at most as much longer
 _ALIKE = 0.03  # of the step: paces whose replayed step is this near may all be the run's
 _LEAST_PACE = 0.4  # of the recorded time, what a host needs at least without the profiler (H200, 54 programs)
 _MOST_PACE = 0.85  # the same at most, where nothing shows that the host is the limit
@@ -479,12 +480,21 @@ def with_replays(compute: RankCompute, schedule: Schedule, fixes: Sequence[Fix])
             parts_host.append(host * kept)
             parts_device.append(np.repeat(device * left, paces, axis=0))
     steps = replayed_ns(schedule, np.concatenate(parts_host), np.concatenate(parts_device)).reshape(-1, paces)
+    least = 0.0 if compute.bound == "device" else _KNOWN  # a step that the device bounds may hold the profiler's start
+    if schedule.step_ns and not least <= steps[0, len(PACES) - 1] / schedule.step_ns <= 1 / _KNOWN:
+        return replace(compute, losses=tuple(_unreplayed(loss, compute, schedule.step_ns) for loss in compute.losses))
     compute = replace(compute, paced_ns=tuple(steps[0].tolist()))
     losses = [
         _at_any_pace(replace(loss, paced_ns=tuple(map(tuple, np.maximum(after, fix.busiest_ns).tolist()))), compute)
         for loss, fix, after in zip(compute.losses, fixes, steps[1:].reshape(-1, 2, paces), strict=True)
     ]
     return replace(compute, losses=tuple(losses))
+
+
+def _unreplayed(loss: Loss, compute: RankCompute, step_ns: float) -> Loss:
+    """The loss where the replay does not give the recorded step: at best all of it goes, at worst nothing."""
+    least = step_ns * (1 - loss.launches / max(compute.launches, 1.0)) - loss.device_ns - loss.more_ns
+    return replace(loss, step_after_ns=(max(least, 0.0), step_ns))
 
 
 def _at_any_pace(loss: Loss, compute: RankCompute) -> Loss:
@@ -509,7 +519,7 @@ def at_pace(compute: RankCompute, steps_ns: Sequence[float]) -> RankCompute:
     by_device = compute.device_ns / most <= min(steps_ns) <= most * compute.device_ns
     bound: Bound = "device" if by_device else compute.bound
     kept = [one for one in compute.losses if not by_device or compute.bound == "device" or one.cause not in OF_HOST]
-    losses = tuple(_at_pace(loss, compute, steps_ns) for loss in kept)
+    losses = tuple(_at_pace(loss, compute, steps_ns) if compute.paced_ns else loss for loss in kept)
     return replace(compute, bound=bound, losses=losses)
 
 

@@ -217,6 +217,7 @@ class Schedule(Struct, frozen=True):
     events: Int
     device_ns: Int
     waits: NDArray[np.bool_]
+    step_ns: int = 0  # how long it took; 0: not known
 
 
 class Use(Struct, dict=True):

@@ -201,10 +201,14 @@ def _waits(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[BlockingC
     idle, goes_on = _idle_behind(activity, lane, events.ts[rows[first]], last)
     # Without a wait the host would be earlier by as long as it took: what the idle time behind it does not use of that,
     # the idle time behind the next wait has, where no launch was ahead of the device in between.
-    chain = np.append(True, ~goes_on[:-1]).cumsum() - 1
-    won, spent = np.bincount(chain, held), np.bincount(chain, idle)
-    idle = held * (np.minimum(spent, won) / np.maximum(won, 1))[chain]
-    return _calls(host, last, held, idle, steps)
+    begins = np.append(True, ~goes_on[:-1]).nonzero()[0]
+    reader, once = np.unique(host.readers(rows[first]), return_index=True)
+    won = held.copy()
+    won[once] = np.maximum(held[once], events.dur[reader])
+    ends, sums = np.append(begins[1:], len(won)), np.append(0, (won - idle).cumsum())
+    left = np.maximum(sums[ends] - np.minimum.reduceat(sums[:-1], begins), 0)  # none uses what comes before it
+    used = 1 - left / np.maximum(np.add.reduceat(won, begins), 1)
+    return _calls(host, last, held, won * np.repeat(used, ends - begins), steps)
 
 
 def _idle_behind(activity: Activity, lane: Lane, begin: Int, last: Int) -> tuple[Int, NDArray[np.bool_]]:

@@ -260,6 +260,7 @@ _BLOCKING = re.compile(
 )
 _COPIES = re.compile(r"^(cuda|hip)Memcpy|^cuMemcpy")
 _TO_PAGEABLE = re.compile(r"^Memcpy DtoH \(\w+ -> Pageable\)")
+_OF_TORCH = re.compile(r"^aten::")
 _EXCHANGED = re.compile(r"^(gloo|mpi|ucc):")
 ONE_WAY = re.compile(rf"{_EXCHANGED.pattern}i?(send|recv)")  # lasts until it is waited for
 _ALLOCATES = re.compile(r"^(cuda|hip)(Malloc|Free)$|^(cu|hip)Mem(Create|Map|Unmap|Release)$")
@@ -309,7 +310,7 @@ class HostRows(Struct, frozen=True, dict=True):
 
     @cached_property
     def exchanged(self) -> Int:
-        """Notes of collectives that a backend runs on the host, on threads of its own; operators in torch before 2.0."""
+        """Notes of collectives that a backend runs on threads of its own; torch 1.11 has them as operators."""
         rows = rows_named(self.events, _EXCHANGED)
         return rows[self.events.in_cats(*ANNOTATION_CATS, *OPERATOR_CATS)[rows]]
 
@@ -410,6 +411,14 @@ class HostRows(Struct, frozen=True, dict=True):
         found[self.nesting.rows] = self.nesting.parent
         found[self.launches] = self.nesting.innermost_around(self.launches)
         return found
+
+    def readers(self, calls: Int) -> Int:
+        """The rows of torch's operators right around these calls, of which all is waiting; the call where none is."""
+        around = self.operator_around.take(calls)
+        inside = around >= 0
+        rows = calls.copy()
+        rows[inside] = self.nesting.rows[around[inside]]
+        return np.where(named(self.events, _OF_TORCH, ("aten::",)).take(self.events.name.take(rows)), rows, calls)
 
     @cached_property
     def annotations(self) -> Int:

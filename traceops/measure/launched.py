@@ -13,7 +13,7 @@ from traceops.core.arrays import Int, is_in, union, uniques
 from traceops.measure.activity import COMM, Activity
 from traceops.measure.host_places import frame_of, is_own
 from traceops.measure.host_rows import OPTIMIZER_NAME, Nesting, begin_inside, rows_named
-from traceops.measure.steps import StepBounds
+from traceops.measure.steps import NO_STEP, StepBounds
 from traceops.traces.model import MODULE, NO_FRAMES, Events, Frames
 
 _LONG_AGO = np.iinfo(np.int64).min
@@ -87,6 +87,8 @@ def _schedule(events: Events, activity: Activity, steps: StepBounds, kept: Int, 
     done = events.ts[done[(events.ts[done] >= begin) & (events.ts[done] < over) & (events.dur[done] > _SHORT_WAIT_NS)]]
     behind = launched.searchsorted(done, side="right") - 1
     waits[behind[behind >= 0]] = True
+    if steps.number[typical] == NO_STEP:  # no other one follows a window
+        waits[-1:] = True
     # Measure by how much each interval prolongs the union of those that began before it.
     start = activity.start[mine]
     end = activity.end[mine]
@@ -94,7 +96,7 @@ def _schedule(events: Events, activity: Activity, steps: StepBounds, kept: Int, 
     reach = np.concatenate(([_LONG_AGO], np.maximum.accumulate(end[order])[:-1])) if len(order) else end
     longer = np.zeros(len(order), dtype=np.int64)
     longer[order] = np.maximum(end[order] - np.maximum(start[order], reach), 0)
-    return Schedule(position[mine], host, counted, longer, waits)
+    return Schedule(position[mine], host, counted, longer, waits, int(steps.edges[typical + 1] - steps.edges[typical]))
 
 
 def _by_number(events: Events, rows: Int, operator: Int, candidates: Int, theirs: Int) -> None:

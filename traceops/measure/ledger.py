@@ -162,19 +162,12 @@ def _launched_by(events: Events, activity: Activity, idle: Intervals, launch: In
 
 def _no_longer_than_blocked(host: HostRows, late: Intervals, thread: Int, synced: NDArray[np.bool_]) -> Int:
     """Until when each of these gaps is the fault of the calls in which its thread was blocked. Without these calls the
-    host would have come there earlier by as long as it was blocked, less what earlier gaps would have taken of that. Of
-    an operator of torch that reads a value, all is such a call. What it does for longer, it does for another reason. A
-    gap that is not `synced` is of no call."""
+    host would have come there earlier by as long as it was blocked, less what earlier gaps would have taken of that.
+    What it does for longer, it does for another reason. A gap that is not `synced` is of no call."""
     until: Int = late.start.copy()
     if not np.count_nonzero(synced):
         return until
-    events, rows = host.events, host.may_wait
-    around = host.operator_around.take(rows)
-    reads = around >= 0
-    reads[reads] = np.array([name.startswith("aten::") for name in events.names], dtype=bool)[
-        events.name[host.nesting.rows[around[reads]]]
-    ]
-    rows = np.where(reads, host.nesting.rows[around], rows) if np.count_nonzero(reads) else rows
+    events, rows = host.events, host.readers(host.may_wait)
     length = late.end - late.start
     for tid in uniques(thread[synced]):
         own = rows[events.tid[rows] == tid]

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
-from traceops.across.rank_times import RankTimes
 from traceops.compute.attainable import HalfType, half_type_of
 from traceops.compute.model import OF_HOST, Loss, RankCompute, judged_rank
 from traceops.core.claims import Claim, reason
@@ -81,7 +80,6 @@ class LaunchedBy(KernelClaim, frozen=True, kw_only=True):
 
 
 _OF_HOST = ("many_small_kernels", "optimizer_loop", "too_small_batch")
-_HOST_BOUND = 2.0  # times what the device does in a step: a step that is shorter is not bound by its host
 _SOME = 0.1  # of what a fix saves of the device's time: less of it in the step is little
 _LITTLE = 0.1  # of the step: kernels that take less of it are no warning for being slow
 _NOTICED = 0.01  # of the step: a fix that saves less is no warning
@@ -122,7 +120,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
         return [rule.not_evaluated(reason("compute", "captures_graph")) for rule in RULES]
     computes = {rank: one.compute for rank, one in own.items() if one.compute is not None}
     rank = judged_rank(computes)
-    compute = _as_shown(computes[rank], inputs.run.times_of(rank))
+    compute = computes[rank]
     known = compute.rates != "assumed"
     why, clear = why_unrated(compute), reason("compute", "no_loss", bound=BOUNDS.busy_pct[0])
     found = _findings(compute, rank, inputs) if known else []
@@ -150,15 +148,6 @@ def of_launches(found: Finding, rule: Rule, compute: RankCompute | None) -> Find
     advice = OF_CAUSE[most.cause].advice_for(most.cause)
     where = f" {LaunchedBy(operators=most.operators[:3]).message()}" if most.operators else ""
     return replace(found, advice=f"{advice}{where} {found.advice}")
-
-
-def _as_shown(compute: RankCompute, times: RankTimes | None) -> RankCompute:
-    """Without the pace of a host that is slower only where a step's mark goes on after its last kernel."""
-    if compute.bound != "host" or times is None or 1e6 * times.step_ms >= _HOST_BOUND * compute.device_ns:
-        return compute
-    step_ns = 1e6 * times.step_ms
-    losses = [replace(loss, step_after_ns=(step_ns - loss.device_ns, step_ns)) for loss in compute.losses]
-    return replace(compute, paced_ns=(), losses=tuple(losses))
 
 
 def _verdict(rule: Rule, found: Sequence[Finding], otherwise: Verdict) -> Verdict:

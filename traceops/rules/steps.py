@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Container, Sequence
 
 import numpy as np
@@ -31,7 +32,7 @@ from traceops.traces.run_manifest import StepKinds, manifest_ranks, step_kinds
 
 
 class LongSteps(Claim, frozen=True, kw_only=True):
-    """Steps unlike the others. took: of the only one, else they take `least` to `most`; times in ms. does: why, on
+    """Steps unlike the others. took: of the only one, else they take up to `most`; times in ms. does: why, on
     these ranks. place: what the host is in for `longer` more. another: an optimizer that runs in some steps only, which
     leaves `left_pct` unexplained. round_steps: of the loop's rounds, where such steps come. share: percent of the run,
     where such steps come again."""
@@ -40,7 +41,6 @@ class LongSteps(Claim, frozen=True, kw_only=True):
     kind = "long_steps"
     steps: tuple[int, ...]
     took: float | None = None
-    least: float | None = None
     most: float | None = None
     typical: float
     waits_for_core: int | None = None
@@ -237,11 +237,11 @@ class StepBounds(Bounds, frozen=True):
 
 BOUNDS = StepBounds()
 _UNLIKE = 1.5  # times the typical step, as docs/metrics.md has it
-_FELT = 1.2  # times the typical step: a step that is long on one rank only takes less in the median
 _MOST_NAMED = 3
 _MOST_OF_TIME = 50.0  # percent of what was timed: rarely or often, such steps are most of it
 _SEVERAL = 5  # steps: of fewer any may be the usual one
 _ALSO = 0.5  # of what the worst rank does more: another does it too
+_OWN = 0.8  # of a region's time that it is longer in the long steps: it is hardly in others
 _LEAST_PART = 0.25  # of what a step takes more: a region that says why
 _REGIONS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("recompilation", re.compile(r"dynamo|compile_inner|inductor_compile|entire_frame_compile|fx_codegen")),
@@ -317,7 +317,7 @@ def _odd_steps(inputs: Inputs, recorded: int) -> _Odd:
     every = tuple(number for number in inputs.run.unlike if number not in starts)  # those come once
     whole = replace(inputs.run, unlike=every or inputs.run.unlike)
     every = whole.unlike  # who is late in one may be waited for in the next, which is then long on most ranks
-    run = replace(whole, unlike=tuple(n for n in every if step_ms(whole, n) > _FELT * whole.step_ms) or every)
+    run = replace(whole, unlike=tuple(number for number in every if longer_ms(whole, number) > 0) or every)
     worst = max(run.ranks, key=lambda times: _own_excess_ms(times, every))
     took = [step_ms(run, number) for number in run.unlike]
     cause, region = _cause_of_worst(worst, whole)
@@ -345,7 +345,6 @@ def _claim(odd: _Odd, *, seen_often: bool) -> LongSteps:
     claim = LongSteps(
         steps=run.unlike,
         took=took[0] if len(took) == 1 else None,
-        least=min(took) if len(took) > 1 else None,
         most=max(took) if len(took) > 1 else None,
         typical=run.step_ms,
         waits_for_core=odd.held[0] if odd.held else None,
@@ -382,7 +381,7 @@ def _evidence(odd: _Odd, impact: float | None) -> list[Evidence]:
     if impact is not None:
         evidence.append(Evidence(Fact.BEYOND_TYPICAL_STEPS, impact, "ms/step"))
     kernels, usual = _kernels(odd.worst, odd.run.unlike)
-    if kernels >= MORE_WORK * usual or usual >= MORE_WORK * kernels:
+    if odd.worst.summary.on_gpu and (kernels >= MORE_WORK * usual or usual >= MORE_WORK * kernels):
         evidence.append(Evidence(Fact.KERNELS, round(kernels), "a step", rank=rank, peers=round(usual)))
     if odd.held:
         held, ms = odd.held
@@ -449,9 +448,8 @@ def _cause(times: RankTimes, run: CrossRank) -> tuple[str, tuple[str, float] | N
     least = _LEAST_PART * sum(longer_ms(run, number) for number in unlike)
     extra = [one for one in times.summary.host.extra if one.step in unlike]
     long = [one for one in extra if one.ms >= least / len(unlike)]
-    for cause, pattern in _REGIONS:
-        if most := _longest([one for one in long if pattern.search(one.name)]):
-            return cause, most
+    if found := _named(times, long):
+        return found
     if sum(growth.values()) < least:
         return "unknown", None  # the rank waits for others
     if most := _longest([one for one in long if is_first_use(one)]):
@@ -462,6 +460,18 @@ def _cause(times: RankTimes, run: CrossRank) -> tuple[str, tuple[str, float] | N
     if _does_other_work(times, run):
         return "other_work", None
     return _grown_most(growth, 2 * least, on_gpu=times.summary.on_gpu), None
+
+
+def _named(times: RankTimes, long: Sequence[ExtraRegion]) -> tuple[str, tuple[str, float]] | None:
+    """The cause that a region is named after. One that is in each step, and only slower in these, names none."""
+    total, more = dict(times.summary.host.regions), defaultdict[str, float](float)
+    for one in times.summary.host.extra:
+        more[one.name] += one.ms
+    for cause, pattern in _REGIONS:
+        new = (one for one in long if pattern.search(one.name) and more[one.name] >= _OWN * total.get(one.name, 0.0))
+        if most := _longest(list(new)):
+            return cause, most
+    return None
 
 
 def _grown_most(growth: dict[str, float], least: float, *, on_gpu: bool) -> str:

@@ -312,10 +312,10 @@ def judge_communication(ranks: Sequence[RankSummary], world: int, words: StepWor
     if any(summary.through_host for summary in ranks):
         return NO_COMMUNICATION_SEEN.not_evaluated(reason("validity", "gloo"))
     first = on_gpu[0]
-    steps = max(len(first.step_numbers), 1)
+    steps, kernels = max(len(first.step_numbers), 1), [one for one in first.kernels if one.kind == "compute"]
     evidence = [
         Evidence(Fact.KERNEL, stored(one.total_us / 1e3 / steps), words.unit("ms"), rank=first.rank, subject=one.name)
-        for one in first.kernels[:_MOST_KERNELS]
+        for one in kernels[:_MOST_KERNELS]
     ] or [Evidence(Fact.KERNELS_KNOWN_AS_COMMUNICATION, 0, "kernels", 1)]
     claim, seen = validity_claims.NoCommunication(world=world), [summary.rank for summary in on_gpu]
     return NO_COMMUNICATION_SEEN.verdict(NO_COMMUNICATION_SEEN.finding("info", "medium", claim, evidence, ranks=seen))

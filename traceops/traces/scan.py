@@ -7,6 +7,7 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Protocol
 
 from traceops.core.text import pattern
@@ -35,6 +36,7 @@ _HALF = (  # a high one at the text's end may have its low one in the next
     r"|[89abAB][0-9a-fA-F]{2}(?!\\?\Z|\\u(?:\Z|[dD](?:\Z|[c-fC-F]))))"
 )
 _ESCAPES = pattern(rf"\\(?:{_WHOLE}(?:\\{_WHOLE}){{0,256}}|({_HALF}))")
+_UNESCAPED = re.compile(r'(?<!\\)\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')  # of a path of Windows, as torch writes its own
 _NOT_FINITE = pattern(r"-?(?:nan|inf)\b")  # as C++ prints them; JSON has no such numbers
 _LONGER = len("Infinity") - len("inf")
 _NOT_FINITE_OR_QUOTE = pattern(rf'{_NOT_FINITE.pattern}|"|\\.')
@@ -206,12 +208,12 @@ class Scanner:
         return b""
 
     def _read_meta(self, text: bytes) -> None:
-        try:
-            value = json.loads(_whole_characters(text.decode("utf-8", "replace")))
-        except (ValueError, RecursionError):
-            self.damage.append("the metadata around the events is not valid JSON")
-            return
-        self.meta.update(value)
+        read = _whole_characters(text.decode("utf-8", "replace"))
+        for said in (read, _UNESCAPED.sub(r"\\\\", read)):
+            with suppress(ValueError, RecursionError):
+                self.meta.update(json.loads(said))
+                return
+        self.damage.append("the metadata around the events is not valid JSON")
 
 
 def _whole_characters(text: str) -> str:
