@@ -435,5 +435,5 @@ def test_where_nothing_is_launched_nothing_is_launched_late(tmp_path):
     ]
     (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": rows}))
     said = unjudged_sentence(analyze(tmp_path))
-    assert "time in which no operator computes, because only whole steps of one rank without a GPU show it" in said
+    assert "time in which no operator computes, because without a GPU, time between operators is judged" in said
     assert "launched" not in said

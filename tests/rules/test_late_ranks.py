@@ -17,7 +17,7 @@ from light_run import write_light
 from measured_runs import across, program
 
 from traceops.across import work as own_times
-from traceops.across.host_difference import Longer
+from traceops.across.host_difference import Longer, grown
 from traceops.across.replay.what_if import WORK_SHARED, Prediction
 from traceops.across.run_steps import Share
 from traceops.across.run_use import CoreWaits
@@ -96,8 +96,19 @@ def test_a_late_rank_hidden_behind_a_later_one_is_named_though_that_one_is_cured
 
 def test_what_waits_for_others_is_no_region_that_grew(two_late):
     report, _ = two_late
-    grown = [e.grown for found in of(report, "TO-S001") for e in found.evidence if isinstance(e.grown, str)]
-    assert grown and not any(name.startswith("gloo:") for name in grown)
+    named = [e.grown for found in of(report, "TO-S001") for e in found.evidence if isinstance(e.grown, str)]
+    assert named and not any(name.startswith("gloo:") for name in named)
+
+
+def test_a_compiled_graph_is_the_same_on_each_rank():
+    """'## Call CompiledFxGraph f5w7… ## 14.5 ms on rank 1, 0 on others': each rank hashes its own."""
+    ranks = []
+    for rank, (key, ms) in enumerate((("f5w7" * 13, 58.0), ("fbod" * 13, 40.0), ("fdle" * 13, 40.0))):
+        host = SimpleNamespace(regions=((f"## Call CompiledFxGraph {key} ##", ms),))
+        ranks.append(SimpleNamespace(summary=SimpleNamespace(rank=rank, host=host), duration=[1, 1]))
+    graph = SimpleNamespace(peers=lambda rank: [1, 2])
+    [own] = grown(SimpleNamespace(replay=SimpleNamespace(graph=graph), ranks=ranks), 0, "host")
+    assert (own.name, own.ms, own.peers_ms) == ("## Call CompiledFxGraph … ##", 29.0, 20.0)
 
 
 def test_collectives_of_unknown_size_are_counted_where_they_are_many(two_late, monkeypatch):

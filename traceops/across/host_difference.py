@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
@@ -16,6 +18,7 @@ from traceops.measure.host_places import LEAST_PCT, CodePlace, FunctionTime
 from traceops.measure.summary import RankSummary
 from traceops.traces.model import LEAST_FRAME_NS, is_annotation
 
+_HASH = re.compile(r"\b[a-z0-9]{40,}\b")  # of a compiled graph: each rank has its own
 _LEAST_PCT = 5.0  # of the typical step
 _LEAST_LOOKS = 8
 _SIGMAS = 4.0
@@ -201,5 +204,8 @@ def _kernel_ms(times: RankTimes) -> Mapping[str, float]:
 
 def _region_ms(times: RankTimes) -> Mapping[str, float]:
     steps = max(len(times.duration), 1)
-    regions = times.summary.host.regions  # what waits for other ranks is no reason to be late
-    return {name: ms / steps for name, ms in regions if not is_annotation(name)}
+    total = defaultdict[str, float](float)
+    for name, ms in times.summary.host.regions:
+        if not is_annotation(name):  # what waits for other ranks is no reason to be late
+            total[_HASH.sub("…", name)] += ms / steps
+    return total

@@ -52,9 +52,7 @@ def conclude(
     problems += [(s.path, "; ".join(s.damage) or "it holds no events") for s in ranks if not s.event_count]
     if not usable:
         listed = "\n".join(f"  {path}: {what}" for path, what in problems[:20])
-        raise NoEventsError(
-            f"{found.root}: none of the traces holds an event that could be read:\n{listed}{evidence_hint(found.root)}"
-        )
+        raise NoEventsError(f"{found.root}: none of the traces can be used:\n{listed}{evidence_hint(found.root)}")
     one = of_one_run(usable, rank_hosts(found, usable), found.manifest)
     usable, other_steps = with_same_steps(one.ranks, recorded_steps(found.manifest, found.root))
     usable = with_agreed_steps(usable, world_size(found, one.ranks))

@@ -23,7 +23,7 @@ from traceops.core.capture_failure import (
 from traceops.core.documents import copied
 from traceops.core.errors import InputError, problem_of
 from traceops.traces.event import LATEST_NS, first_times_us
-from traceops.traces.kineto import read_meta
+from traceops.traces.kineto import SEVERAL, read_meta
 from traceops.traces.run_manifest import (
     MOST_RANKS,
     RecordedSteps,
@@ -207,6 +207,7 @@ _RANK = re.compile(r"(?:^|[^a-z])(?:rank|worker)[_-]?(\d+)(?=\D|$)", re.IGNORECA
 _WINDOW = re.compile(r"(?:^|[._-])window[_-]?(\d+)(?=\D|$)", re.IGNORECASE)
 _AT_ONCE = 16  # files of a remote store whose beginnings are asked for together
 _HEAD_BYTES = 1 << 18
+_LABELLED = re.compile(rb'"pid"\s*:\s*"\[[^"\]]*\] \d')  # as SGLang's merger has pids: "[TP01] 4711"
 _ENDED = {"failed": "failed", "hung": "hung"}  # status in run.json: what the program did
 
 Inspected = tuple[Candidate | None, str | None]
@@ -341,6 +342,8 @@ def _inspect(path: str, root: str, alone: bool) -> Inspected:
         return None, what if looks_like_trace else None
     if not looks_like_trace and b'"ph"' not in head:
         return None, None
+    if _LABELLED.search(head):
+        return None, SEVERAL
     meta = read_meta(scanner.meta)
     base = scanner.meta.get("baseTimeNanoseconds")
     base = base if isinstance(base, int) and 0 <= base < LATEST_NS else 0

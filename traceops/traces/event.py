@@ -104,6 +104,9 @@ class _Args(msgspec.Struct, gc=False):
     destination: int | None = msgspec.field(default=None, name="Dst Rank")
 
 
+NO_ARGS = _Args()
+
+
 class RawEvent(msgspec.Struct, gc=False):
     """The fields we use of one event; `ts` and `dur` in µs."""
 

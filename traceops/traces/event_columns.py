@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from traceops.traces.event import (
     LONGEST_NS,
+    NO_ARGS,
     ExactEvent,
     RawEvent,
     decode_event,
@@ -254,34 +255,24 @@ class EventColumns:
         if not kept:
             return
         events = [event for _, event in kept]
-        names, cats, shapes, types, strides, concrete = (self._numbers[column] for column in NARROW)
+        names, cats, shapes, *_ = (self._numbers[column] for column in NARROW)
         for row, event in enumerate(events, columns.rows):
             if (said := collective_of(event)) is not None:
                 self._comm[row] = said
+        args = [event.args or NO_ARGS for event in events]
         numbers: dict[str, Any] = {
             "index": [number for number, _ in kept],
             "pid": _ids([e.pid for e in events]),
             "tid": _ids([e.tid for e in events]),
-            "stream": _ids([-1 if (a := e.args) is None or a.stream is None else a.stream for e in events]),
-            "correlation": _ids(
-                [-1 if (a := e.args) is None or a.correlation is None else a.correlation for e in events]
-            ),
-            "external": _ids([-1 if (a := e.args) is None or a.external is None else a.external for e in events]),
-            "sequence": _ids([-1 if (a := e.args) is None or a.order is None else a.order for e in events]),
             "name": [names[e.name] for e in events],
             "cat": [cats[e.cat or ""] for e in events],
-            "shape": [
-                -1
-                if (a := e.args) is None or not (dims := a.dims or a.grid or a.size or a.call_size)
-                else shapes[bytes(dims)]
-                for e in events
-            ],
-            "types": [types[bytes(a.types)] if (a := e.args) is not None and a.types else -1 for e in events],
-            "strides": [strides[bytes(a.strides)] if (a := e.args) is not None and a.strides else -1 for e in events],
-            "concrete": [
-                concrete[bytes(a.concrete)] if (a := e.args) is not None and a.concrete else -1 for e in events
-            ],
+            "shape": [shapes[bytes(dims)] if (dims := a.dims or a.grid or a.size or a.call_size) else -1 for a in args],
         }
+        for column, field in (("stream",) * 2, ("correlation",) * 2, ("external",) * 2, ("sequence", "order")):
+            numbers[column] = _ids([-1 if (one := getattr(a, field)) is None else one for a in args])
+        for column in ("types", "strides", "concrete"):
+            known = self._numbers[column]
+            numbers[column] = [known[bytes(one)] if (one := getattr(a, column)) else -1 for a in args]
         arrays = {column: np.array(values, dtype_of(column)) for column, values in numbers.items()}
         columns.extend({**arrays, "ts": ts, "dur": dur})
 

@@ -11,6 +11,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceops.core.arrays import uniques
+from traceops.core.errors import FileError
 from traceops.core.rank_files import COLLECTIVES, RECORDED_KEY
 from traceops.core.units import events_text
 from traceops.traces.event import EXACT_FLOAT_US, first_times_us
@@ -109,13 +111,15 @@ def _read(row: Any) -> tuple[str, _Recorded] | None:
     return name, _Recorded(created_ns, args)
 
 
+SEVERAL = "a tool merged several traces into it: give each rank's own"
+_LEAST_OF_PROCESS = 0.01  # of the operators of another: damage makes pids, too
 _MOST_UNREADABLE = 0.01  # of the events: with more of them lost, what is missing is not told from what was not there
 
 
 def load_trace(path: str, ahead: bool = True) -> RankTrace:
     """Read a `.json` or `.json.gz` trace, local or remote, as far as it is readable. `ahead`: a thread reads and unzips
     meanwhile, which pays where a core is free for it. Damage is listed in the result rather than raised: what could be
-    read is used, and said. Raises InputError where the file cannot be opened at all."""
+    read is used, and said. Raises InputError where the file cannot be opened at all, or is merged of several."""
     collecting = gc.isenabled()
     gc.disable()  # millions of small objects that are all freed by reference count
     try:
@@ -132,6 +136,8 @@ def load_trace(path: str, ahead: bool = True) -> RankTrace:
     finally:
         if collecting:
             gc.enable()
+    if _is_merged(events):
+        raise FileError(path, SEVERAL, ": ")
     damage = list(dict.fromkeys(scanner.damage))
     counts = {"not readable": scanner.unreadable, "without a valid time": columns.bad_times}
     damage += [f"{events_text(count)} {what}" for what, count in counts.items() if count]
@@ -140,6 +146,21 @@ def load_trace(path: str, ahead: bool = True) -> RankTrace:
     events = replace(events, comm=with_known_ranks(comm, meta.groups))
     incomplete = scanner.cut_off or scanner.unreadable > _MOST_UNREADABLE * len(events)
     return RankTrace(path, meta, events, tuple(damage), size, frames, incomplete)
+
+
+def _is_merged(events: Events) -> bool:
+    """Whether a tool merged several ranks: a profiler records its own process alone, and a rank uses one device. Of
+    several processes those are ranks that use a device, if any does, and communicate, if any does: a DataLoader's
+    worker does neither."""
+    host, calls = events.in_cats("cpu_op", "operator"), events.in_cats("cuda_runtime", "cuda_driver", "runtime")
+    pid = events.pid[host if host.any() else calls if calls.any() else list(events.comm)]
+    if not len(pid) or (pid == pid[0]).all():
+        return False
+    counts = {one: int((pid == one).sum()) for one in uniques(pid[pid >= 0]).tolist()}
+    found = [one for one, n in counts.items() if n > max(1, _LEAST_OF_PROCESS * max(counts.values()))]
+    for did in (calls, list(events.comm)):
+        found = [one for one in found if one in events.pid[did]] or found
+    return len(found) > 1
 
 
 def read_meta(raw: dict[str, Any], with_stack: bool = False) -> TraceMeta:

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from traceops.core.capture_failure import FIRST_STEPS, CaptureFailure, read_failure
 from traceops.core.errors import InputError, problem_of
 from traceops.core.rank_files import HELD, round_steps, rounds, seldom, usual_ends
+from traceops.traces.model import count
 from traceops.traces.source import is_remote, read_whole
 
 # Steps of two kinds, as a WGAN has: what ended steps and what was within some of them only, as run.json tells.
@@ -168,18 +169,20 @@ def recorded_steps(manifest: dict[str, Any], root: str) -> dict[str, RecordedSte
     """Trace path -> the steps of its window that were recorded whole. Their numbers tell them from a step that was cut
     off, and from those of a profiler that the program has itself."""
     steps = {}
+    for _, window in told_windows(manifest):
+        numbers, complete = window.get("steps"), bool(window.get("complete", True))
+        if not isinstance(numbers, list) or not all(map(_is_number, numbers)) or not window.get("trace"):
+            continue
+        if numbers or not complete:
+            steps[f"{root.rstrip('/')}/{window['trace']}"] = RecordedSteps(tuple(numbers), complete)
+    return steps
+
+
+def told_windows(manifest: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Each window of each rank of run.json, with what is said of the rank."""
     for rank in manifest.get("ranks") or ():
         windows = rank.get("windows")
-        for window in windows if isinstance(windows, list) else ():
-            if not isinstance(window, dict) or not window.get("trace"):
-                continue
-            numbers = window.get("steps")
-            if not isinstance(numbers, list) or not all(map(_is_number, numbers)):
-                continue
-            complete = bool(window.get("complete", True))
-            if numbers or not complete:
-                steps[f"{root.rstrip('/')}/{window['trace']}"] = RecordedSteps(tuple(numbers), complete)
-    return steps
+        yield from ((rank, one) for one in (windows if isinstance(windows, list) else ()) if isinstance(one, dict))
 
 
 def ended_steps(manifest: dict[str, Any]) -> dict[int, int]:
@@ -197,11 +200,9 @@ def manifest_ranks(manifest: dict[str, Any]) -> tuple[ManifestRank, ...]:
         ManifestRank(
             rank=entry["rank"],
             unprofiled_step_ms=_step_times(entry.get("unprofiled_step_ms")),
-            peak_memory_bytes=_bytes(entry.get("peak_memory_bytes")),
-            peak_reserved_bytes=_bytes(entry.get("peak_reserved_bytes")),
-            device_bytes=_bytes(device.get("memory_bytes"))
-            if isinstance(device := entry.get("device"), dict)
-            else None,
+            peak_memory_bytes=count(entry.get("peak_memory_bytes")),
+            peak_reserved_bytes=count(entry.get("peak_reserved_bytes")),
+            device_bytes=count(device.get("memory_bytes")) if isinstance(device := entry.get("device"), dict) else None,
             held=_held(entry.get("memory")),
         )
         for entry in manifest.get("ranks") or ()
@@ -246,13 +247,8 @@ def ended_cupti(manifest: Mapping[str, Any]) -> bool:
 
 def last_recorded(manifest: Mapping[str, Any]) -> int | None:
     """The last step that torch's profiler recorded in a window; None where no rank says."""
-    numbers: list[int] = []
-    for rank in manifest.get("ranks") or ():
-        windows = rank.get("windows")
-        for window in windows if isinstance(windows, list) else ():
-            steps = window.get("steps") if isinstance(window, dict) else None
-            numbers += [step for step in steps if _is_number(step)] if isinstance(steps, list) else []
-    return max(numbers, default=None)
+    told = [window.get("steps") for _, window in told_windows(manifest)]
+    return max((step for steps in told if isinstance(steps, list) for step in steps if _is_number(step)), default=None)
 
 
 class CuptiStayed(Struct, frozen=True):
@@ -295,10 +291,6 @@ def _step_times(value: Any) -> tuple[float | None, ...]:
 
 def _held(memory: Any) -> Mapping[str, int]:
     told = memory if isinstance(memory, dict) else {}
-    found = {name: _bytes(told.get(name)) for name in ("allocated", *HELD)}
+    found = {name: count(told.get(name)) for name in ("allocated", *HELD)}
     known = {name: size for name, size in found.items() if size is not None}
     return known if len(known) == len(found) else {}
-
-
-def _bytes(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

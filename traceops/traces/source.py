@@ -128,8 +128,8 @@ def _all_unpacked(file: IO[bytes], packing: Packing, first: bytes) -> Iterator[b
         yield from _streams(file, first, packing, b"BZh", _of(_module("bz2", "bzip2").BZ2Decompressor, "bzip2"))
     elif packing == "zstd":
         file.seek(0)
-        reader = _zstd_reader(file)
-        errors: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, *_zstd_errors())
+        reader, corrupt = _zstd_reader(file)
+        errors: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, corrupt)
         try:
             while data := reader.read(CHUNK_BYTES):
                 yield data
@@ -183,20 +183,16 @@ def _of(new: Callable[[], _Unpacking], packing: str, *errors: type[Exception]) -
     return unpack
 
 
-def _zstd_reader(file: IO[bytes]) -> Any:
+def _zstd_reader(file: IO[bytes]) -> tuple[Any, type[Exception]]:
+    """What reads the file unpacked, and its error."""
     with contextlib.suppress(ImportError):  # Python 3.14
-        return importlib.import_module("compression.zstd").ZstdFile(file)
+        module = importlib.import_module("compression.zstd")
+        return module.ZstdFile(file), module.ZstdError
     with contextlib.suppress(ImportError):
-        opener = importlib.import_module("zstandard").ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
-        return opener.stream_reader(file, read_across_frames=True)
+        module = importlib.import_module("zstandard")
+        opener = module.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
+        return opener.stream_reader(file, read_across_frames=True), module.ZstdError
     raise CannotUnpackError("is packed with zstd: unpack it with zstd -d, or pip install zstandard")
-
-
-def _zstd_errors() -> Iterator[type[Exception]]:
-    for module in ("compression.zstd", "zstandard"):
-        with contextlib.suppress(ImportError):
-            error: type[Exception] = importlib.import_module(module).ZstdError
-            yield error
 
 
 def _of_archive(file: IO[bytes]) -> Iterator[bytes]:

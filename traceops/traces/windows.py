@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from traceops.core.documents import copied
 from traceops.core.errors import FileError, InputError
 from traceops.core.text import near_path
-from traceops.traces.run_manifest import MOST_RANKS, is_step_time
+from traceops.traces.run_manifest import MOST_RANKS, is_step_time, told_windows
 from traceops.traces.source import Damaged, chunks, filesystem, is_remote, open_binary, store_errors
 
 SUFFIX = ".summary.msgpack.gz"
@@ -364,11 +364,7 @@ def of_newest_job(windows: Sequence[Window]) -> tuple[Window, ...]:
 
 def _records(manifest: Mapping[str, Any], index: int) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
     """Each rank of run.json that recorded the window with this index, and what is said of it there."""
-    for entry in manifest.get("ranks") or ():
-        windows = entry.get("windows")
-        for one in windows if isinstance(windows, list) else ():
-            if isinstance(one, dict) and one.get("index") == index:
-                yield entry, one
+    return (both for both in told_windows(manifest) if both[1].get("index") == index)
 
 
 def _step_ms(manifest: Mapping[str, Any], index: int) -> float | None:

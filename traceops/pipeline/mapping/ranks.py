@@ -21,7 +21,6 @@ from traceops.core.files import shared_with, write_whole
 from traceops.core.units import clock_text
 from traceops.measure.summary import RankSummary, by_hta, summarize
 from traceops.pipeline.mapping import summary_file
-from traceops.pipeline.mapping import summary_file as kept
 from traceops.pipeline.mapping.executors import cores, map_files
 from traceops.traces.discover import TraceFile
 from traceops.traces.kineto import load_trace
@@ -74,7 +73,6 @@ def progress_text(done: Done, seconds: float) -> str:
     return text
 
 
-_FEW_EVENTS = 1_000  # of a trace whose summary is kept as it is: packed, it lets go of the arrays that it is cut from
 _POOL_WORTH_BYTES = 2 << 20  # below this, starting processes takes longer than the work
 _FORESEEN = (OSError, MemoryError, *ODD_VALUE)  # a file that vanished, or whose store broke off, in the middle
 
@@ -93,11 +91,10 @@ Progress = Callable[[Done], None]
 
 class Outcome(Struct, frozen=True):
     """What a worker sends back: a packed summary, or what is wrong with the file. fits: its parts were compared when it
-    was measured. summary: in this process itself, in place of the packed one."""
+    was measured."""
 
     packed: bytes = b""
     fits: bool = False
-    summary: RankSummary | None = None
     problem: str = ""
     missing_on: str = ""  # the host where there is no such file
 
@@ -130,7 +127,7 @@ def summarize_all(files: Sequence[TraceFile], options: MapOptions) -> tuple[list
 
         preload()
     if options.cache:
-        kept.most_bytes()
+        summary_file.most_bytes()
         shared_with()
         summary_file.code_fingerprint(options.with_hta)  # once, for all processes forked from this one
     results = _Results(files, options.progress)
@@ -141,7 +138,7 @@ def summarize_all(files: Sequence[TraceFile], options: MapOptions) -> tuple[list
     if away:
         map_files(do, away, results, options.jobs, options.executor, options.meanwhile)
     for file in here:
-        results.take(file, do(file, here=True), elsewhere=False)
+        results.take(file, do(file), elsewhere=False)
     return results.in_order()
 
 
@@ -173,12 +170,12 @@ def _divide(files: Sequence[TraceFile], jobs: int) -> tuple[Sequence[TraceFile],
     return files, []
 
 
-def _outcome(file: TraceFile, options: MapOptions, *, ahead: bool, first: int = 0, here: bool = False) -> Outcome:
+def _outcome(file: TraceFile, options: MapOptions, *, ahead: bool, first: int = 0) -> Outcome:
     """In a worker, or here: the summary of a file; no file hides the others. first: the lowest rank."""
     if file.rank != first:
         options = replace(options, searched=0)
     try:
-        return _found(file, options, ahead, here)
+        return _found(file, options, ahead)
     except InputError as error:
         missing = not is_remote(file.path) and not Path(file.path).exists()
         return Outcome(problem=problem_of(error), missing_on=os.uname().nodename if missing else "")
@@ -195,11 +192,11 @@ def _said(error: Exception) -> str:
     return odd_value_text(error)
 
 
-def _found(file: TraceFile, options: MapOptions, ahead: bool, here: bool) -> Outcome:
+def _found(file: TraceFile, options: MapOptions, ahead: bool) -> Outcome:
     """The summary of a file: itself if it is one, one made before, or else a new one."""
     if file.summarized:
         return Outcome(summary_file.read_packed(file.path))
-    folder = kept.cache_folder() if options.cache else None
+    folder = summary_file.cache_folder() if options.cache else None
     content = summary_file.content_of(file.path) if folder or file.summary else None
     place = folder if content is not None else None
     header = _header(file, content, options)
@@ -211,23 +208,21 @@ def _found(file: TraceFile, options: MapOptions, ahead: bool, here: bool) -> Out
         summary = summarize(file, options.with_hta, ahead, options.own_kernels, options.gpu, options.searched)
     if misfit := summary_file.why_unfit(summary):
         return Outcome(problem=misfit)
-    if here and place is None and summary.event_count <= _FEW_EVENTS:
-        return Outcome(summary=summary)
     packed = _packed(header, summary)
     if place is not None and content is not None:
         elsewhere_too = packed.count(os.fsencode(PurePosixPath(file.path).name)) > 2
         if not elsewhere_too and summary_file.is_unchanged(
             file.path, content
         ):  # then it is right for any file with these bytes
-            kept.store(place, header, packed)
+            summary_file.store(place, header, packed)
     return Outcome(packed, fits=True)
 
 
 def _known(file: TraceFile, folder: Path | None, header: SummaryHeader) -> bytes | None:
     """The summary that lies beside the trace or is kept, unzipped; None where neither is of these bytes."""
-    if file.summary and (known := kept.read_same(file.summary, header)):
+    if file.summary and (known := summary_file.read_same(file.summary, header)):
         return known
-    return None if folder is None else kept.load(folder, header)
+    return None if folder is None else summary_file.load(folder, header)
 
 
 def _header(file: TraceFile, content: summary_file.Content | None, options: MapOptions) -> SummaryHeader:
@@ -279,15 +274,14 @@ class _Results:
             else:
                 self.fail(file, result.problem)
             return
-        if (summary := result.summary) is None:
-            try:
-                header, summary = summary_file.unpack(result.packed, self._seen, fits=result.fits and not elsewhere)
-            except ValueError as error:
-                self.fail(file, str(error))
-                return
-            if not file.summarized and header.version != __version__:
-                self.fail(file, f"its worker has traceops {header.version}, not {__version__}; install the same there")
-                return
+        try:
+            header, summary = summary_file.unpack(result.packed, self._seen, fits=result.fits and not elsewhere)
+        except ValueError as error:
+            self.fail(file, str(error))
+            return
+        if not file.summarized and header.version != __version__:
+            self.fail(file, f"its worker has traceops {header.version}, not {__version__}; install the same there")
+            return
         path = summary.path if file.summarized else file.path
         self._summaries.append(replace(summary, rank=file.rank, path=path))
         self._advance(file)
