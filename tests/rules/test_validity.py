@@ -336,6 +336,15 @@ def test_kernels_are_missing_too_where_copies_are_there(analysed):
     assert "TO-V008" not in {finding.rule for finding in analysed(copy).findings}
 
 
+def test_a_collective_called_in_backward_is_one_whatever_its_kernel_is_called(tmp_path):
+    """'No gradient is synchronised inside backward' beside 'communication may be among the kernels of compute'."""
+    trace = json.loads(gzip.decompress((DATA / "ddp4" / "rank_0.pt.trace.json.gz").read_bytes()))
+    trace["traceEvents"] = [row for row in trace["traceEvents"] if "nccl" not in str(row.get("name")).lower()]
+    (tmp_path / "rank_0.json").write_text(json.dumps(trace))
+    report = analyze(tmp_path)
+    assert {"TO-V004", "TO-V009"} & {found.rule for found in report.findings} == {"TO-V009"}
+
+
 def test_marks_behind_all_work_are_told(analysed):
     """'The traces mark no steps' was said of three; the only one, in which nothing ran, was a step outside torch."""
     marks = [event(f"ProfilerStep#{at}", 4e6 + at * 1e5, 9e4, "user_annotation") for at in range(3)]

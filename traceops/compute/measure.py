@@ -254,7 +254,7 @@ _WITHOUT_SHAPES = (
     unsized.find_unsized_attention, unsized.find_unsized_products, unsized.find_converted_layouts, find_optimizer_loop,
 )  # fmt: skip
 _KERNELS_ALONE = (  # which have no operator: their names tell inputs, not shapes
-    unsized.find_copied_keys, unsized.find_made_masks, unsized.find_growing, unsized.find_widened_weights,
+    unsized.find_copied_keys, unsized.find_made_masks, unsized.find_widened_weights,
     unsized.find_float32_kernels, heavy.find_float64, find_casts, find_unfused, find_scatter,
     heavy.find_idle_processors, unsized.find_small_chains, unsized.find_few_rows,
 )  # fmt: skip

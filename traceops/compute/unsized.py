@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from traceops.compute.attainable import expected_ns, is_strided, product_ns
 from traceops.compute.judged import Judged, Kernels, call_ns, launches_of, time_of
-from traceops.compute.model import Cause
 from traceops.compute.named import converts_layout, few_rows_of, fused_names, unaligned
 
 _MOST_BETWEEN = 12  # kernels on the scores, between the products
@@ -16,7 +15,6 @@ _OF_PRODUCTS = 0.5  # of the time of an attention's products goes where they nei
 _BY_ELEMENT = {1: 0.8, 2: 0.6}  # of products in 16 bits goes with aligned rows, by the elements read at once
 _LONG_NS = 20_000
 _LARGE = 1e6  # elements
-_GROUPED = 4.0  # heads share their keys, most often
 _MUCH = 0.1  # of the busy time
 _CONVERTED = 0.02  # of the busy time
 _NORM_FIRST = re.compile(r"batch_norm_(collect_statistics|backward)_kernel")
@@ -95,30 +93,13 @@ def _stretches(order: list[Judged]) -> Iterator[tuple[list[Judged], Judged]]:
 def find_copied_keys(kernels: Kernels) -> None:
     """Two large copies of equal size before each attention: keys and values, repeated for heads or reordered."""
     copies: dict[int, Judged] = {}
-    read: dict[int, Judged] = {}
-    appended: Counter[int] = Counter()
     for between, after in _stretches(kernels.order):
         strided = [one for one in between if one.kind == "copy" and is_strided(one.use.main_kernel)]
         sizes = Counter(one.numel for one in strided if one.cause is None)
-        large = [one for one in strided if one.numel >= _LARGE and sizes[one.numel] > 1]
-        if after.kind == "attention" and large:
-            copies |= {id(one): one for one in large}
-            read[id(after)] = after
-            appended.update(size for size, count in sizes.items() if size < _LARGE and count > 1)
-    groups = _heads_per_key(kernels, appended)
-    saved = time_of(copies.values()) + (1 - 1 / groups) * time_of(read.values())
-    if saved > _MUCH * kernels.busy_ns:
-        cause: Cause = "repeated_kv" if groups > 1 else "layout_copies"
-        uses = [*copies.values(), *(read.values() if groups > 1 else ())]
-        kernels.claim(cause, uses, saved, launches=launches_of(copies.values()))
-
-
-def _heads_per_key(kernels: Kernels, appended: Counter[int]) -> float:
-    """How many heads share their keys, from the size of what is appended to a cache and of the heads' output."""
-    added = Counter(one.numel for one in kernels.order if one.use.name == "aten::add" and one.numel < _LARGE)
-    if not appended or not added:
-        return _GROUPED
-    return max(round(added.most_common(1)[0][0] / appended.most_common(1)[0][0]), 1)
+        if after.kind == "attention":
+            copies |= {id(one): one for one in strided if one.numel >= _LARGE and sizes[one.numel] > 1}
+    if time_of(copies.values()) > _MUCH * kernels.busy_ns:
+        kernels.claim("repeated_kv", copies.values(), time_of(copies.values()), launches=launches_of(copies.values()))
 
 
 def find_made_masks(kernels: Kernels) -> None:
@@ -133,17 +114,6 @@ def find_made_masks(kernels: Kernels) -> None:
     saved = time_of(uses.values()) + time_of(read.values()) / 2
     if saved > _MUCH * kernels.busy_ns:
         kernels.claim("masked_attention", [*uses.values(), *read.values()], saved, launches=launches_of(uses.values()))
-
-
-def find_growing(kernels: Kernels) -> None:
-    """Tensors joined before each attention or product: a whole cache is copied to append a little."""
-    joined: dict[int, Judged] = {}
-    for between, _ in _stretches(kernels.order):
-        joined |= {id(one): one for one in between if one.kind == "cat" and one.cause is None and one.use.alone}
-    long = [one for one in joined.values() if one.ns > _LONG_NS * one.launches]
-    saved = time_of(long) - sum(one.calls * expected_ns("copy", 0.0) for one in long)
-    if saved > _MUCH * kernels.busy_ns:
-        kernels.claim("concat_growth", long, saved)
 
 
 def find_widened_weights(kernels: Kernels) -> None:

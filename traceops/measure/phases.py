@@ -146,10 +146,9 @@ def measure_backward_sync(events: Events, activity: Activity, steps: StepBounds)
     order = activity.by_launch[activity.launch.take(activity.by_launch) >= 0]
     comm = order[activity.kind.take(order) == COMM]
     compute = order[activity.kind.take(order) == COMPUTE]
-    comm_launched = asked = activity.launched[comm]
-    if not activity.on_gpu:
-        asked = np.sort(events.ts[host_rows.rows_named(events, _GIVEN)])
-        comm_launched = np.sort(np.concatenate((comm_launched, asked)))
+    given = np.sort(events.ts[host_rows.rows_named(events, _GIVEN)])  # also of what no kernel is known to be
+    comm_launched = np.sort(np.concatenate((activity.launched[comm], given)))
+    asked = activity.launched[comm] if activity.on_gpu else given
     compute_launched, compute_end = activity.launched.take(compute), activity.end.take(compute)
     with_backward = synchronised = 0
     device_end = np.full(len(steps), NO_BACKWARD)

@@ -241,9 +241,7 @@ def _is_foreach(loss: Loss) -> bool:
 
 def _effect(loss: Loss, compute: RankCompute, timed: bool) -> str:
     """What the fix does to the step, as far as the trace decides. timed: it is known what steps take unprofiled."""
-    if loss.cause == "bandwidth_bound_at_limit":
-        return "rows"
-    if loss.cause == "too_small_batch":
+    if loss.cause in ("bandwidth_bound_at_limit", "too_small_batch"):
         return "batch"
     if _is_certain(loss, compute):
         return "certain"
