@@ -27,7 +27,7 @@ from traceops.pipeline.analyze import analyze
 from traceops.pipeline.mapping.summary_file import check_summary
 from traceops.render.report.card import card_of
 from traceops.render.report.coverage import unjudged_sentence
-from traceops.rules.idle import INPUT_BOUND, of_storage
+from traceops.rules.idle import BLOCKED_ON_DEVICE, INPUT_BOUND, of_storage, of_synchronize
 from traceops.rules.idle_time import BlockedOnDevice, Held, HostBound, InputBound, few_steps, idle_of, in_time_ms
 from traceops.traces.discover import TraceFile
 
@@ -364,13 +364,13 @@ def test_lateness_that_recording_may_explain_is_not_judged():
     assert found_host_bound(report) is None
     assert check(report).status == "not_evaluated"
     assert check(report).reason == (
-        "recording may be all of it: launches are 11.7 ms late in the window, and recording may take the host up to "
-        "24.8 ms"
+        "recording may be all of the lateness: launches are 11.7 ms late in the window, and recording may take the "
+        "host up to 24.8 ms"
     )
     card, said = card_of(report), unjudged_sentence(report)
     assert card.level == "info" and card.judged_pct == pytest.approx(74, abs=1)
     assert "Not judged: 26 % of the window" in said
-    assert "Compare with a step that is timed without the profiler" in said
+    assert "Time it without the profiler to compare" in said
     assert report.summary.recording_ms == pytest.approx(report.ranks[0].idle_host_ms, abs=0.01)
 
 
@@ -391,7 +391,7 @@ def test_what_is_certain_alone_is_no_clean_bill_for_what_is_not():
     report = analyze(PLAIN / "graph" / "trace.json.gz")
     assert found_host_bound(report) is None
     assert check(report).lacking == "may_be_recording"
-    assert "most of it: launches are 2.2 ms late per step" in check(report).reason
+    assert "most of the lateness: launches are 2.2 ms late per step" in check(report).reason
     assert card_of(report).headline == "52 % of the step is compute; how fast it could be is unknown"
 
 
@@ -564,3 +564,17 @@ def test_late_input_says_what_is_read_meanwhile(read, place, said):
     worst = SimpleNamespace(times=SimpleNamespace(summary=SimpleNamespace(rank=0)))
     assert said in of_storage(found, SimpleNamespace(machine=(use,)), worst).message
     assert of_storage(found, SimpleNamespace(machine=()), worst) is found
+
+
+@pytest.mark.parametrize(
+    "call, advice",
+    [
+        ("cudaDeviceSynchronize", "Take torch.cuda.synchronize() out of the step"),
+        ("hipDeviceSynchronize in Torch-Compiled Region: 0/0", "Record later steps: torch.compile"),  # records a graph
+        ("cudaStreamSynchronize in aten::item", "as it was"),
+    ],
+)
+def test_a_wait_for_the_device_has_the_advice_of_who_asks_for_it(call, advice):
+    idle, after = Evidence(Fact.BUCKET, 12.0, "ms"), Evidence(Fact.IDLE_AFTER, 12.0, "ms", subject=call)
+    found = BLOCKED_ON_DEVICE.finding("warning", "high", "waits", [idle, after])
+    assert of_synchronize(replace(found, advice="as it was")).advice.startswith(advice)

@@ -49,7 +49,7 @@ class KernelLoss(KernelClaim, frozen=True, kw_only=True):
     size: int | None = None
     other: int | None = None
     pad_to: int | None = None
-    effect: str
+    effect: str | None = None
     least: float
     most: float
     gain: float = 0.0
@@ -175,7 +175,7 @@ def _finding(loss: Loss, compute: RankCompute, rank: int, run: CrossRank, timed:
     if (severity := _severity(loss, compute)) is None:
         return None
     saved, claim = loss.device_ns / 1e6, _claim(loss, compute, words is WINDOW, timed)
-    if claim.effect == "at_most" and times is not None and claim.gain < _NOTICED * times.step_ms:
+    if claim.effect in ("at_most", "little") and times is not None and claim.gain < _NOTICED * times.step_ms:
         severity = "info"
     evidence = [
         Evidence(Fact.KERNELS_TIME, stored(loss.ns / 1e6), words.unit("ms"), rank=rank),
@@ -239,13 +239,15 @@ def _is_foreach(loss: Loss) -> bool:
     return loss.cause == "optimizer_loop" and loss.operators[0].startswith("_foreach_")
 
 
-def _effect(loss: Loss, compute: RankCompute, timed: bool) -> str:
-    """What the fix does to the step, as far as the trace decides. timed: it is known what steps take unprofiled."""
+def _effect(loss: Loss, compute: RankCompute, timed: bool) -> str | None:
+    """What the fix does to the step, as far as a replay decides. timed: it is known what steps take unprofiled."""
     if loss.cause in ("bandwidth_bound_at_limit", "too_small_batch"):
         return "batch"
     if _is_certain(loss, compute):
         return "certain"
-    if timed or not compute.paced_ns:
+    if not compute.paced_ns:
+        return None
+    if timed:
         return "at_best"
     return "at_most" if _gain_ns(loss, compute) >= _SOME * loss.device_ns else "little"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -137,6 +138,7 @@ def hidden_loading(
 
 CAUSE = "copies"
 _MOSTLY = 0.5  # of this idle time
+_SYNCHRONIZES = re.compile(r"DeviceSynchronize(?:$|( in Torch-Compiled))")
 
 
 def of_copies(found: Finding, inputs: Inputs) -> Finding:
@@ -157,11 +159,14 @@ def of_copies(found: Finding, inputs: Inputs) -> Finding:
 
 
 def of_synchronize(found: Finding) -> Finding:
-    """The finding with the advice for a program that waits for the device by itself, where that costs most."""
+    """The finding with the advice for a program that waits for the device by itself, where that costs most; inside
+    compiled code torch.compile does, as it records a graph."""
     after, mostly = found.proof(Fact.IDLE_AFTER), _MOSTLY * (found.number(Fact.BUCKET) or 0.0)
-    if not str(after and after.subject).endswith("DeviceSynchronize") or (found.number(Fact.IDLE_AFTER) or 0) < mostly:
+    own = _SYNCHRONIZES.search(str(after and after.subject))
+    if own is None or (found.number(Fact.IDLE_AFTER) or 0.0) < mostly:
         return found
-    return replace(found, advice=BLOCKED_ON_DEVICE.advice_for("synchronize"))
+    rule, key = (HOST_BOUND, "compiles") if own[1] else (BLOCKED_ON_DEVICE, "synchronize")
+    return replace(found, advice=rule.advice_for(key))
 
 
 # TO-I003 where autograd's anomaly detection is on: it makes the host wait behind each function of backward.

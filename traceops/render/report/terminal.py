@@ -31,6 +31,7 @@ from traceops.report.detail import Alike, alike_ranks
 from traceops.report.model import Report
 from traceops.report.rows import RankRow, WhatIfRow
 from traceops.report.step_times import StepTime
+from traceops.rules.compute import SPEED
 
 _MOST_RANKS = 8
 _BAR_WIDTH = 30
@@ -101,7 +102,7 @@ def _details(report: Report) -> list[Block]:
     if skipped := count_checks(report.checks).not_evaluated:
         named = ", ".join(not_evaluated(report.checks))
         blocks.append(soft(say("terminal", "missing", count=skipped, named=named)))
-    if report.steps and all(found.severity == "info" for found in report.findings):
+    if report.steps and all(found.severity == "info" and found.rule != SPEED.id for found in report.findings):
         blocks.append(soft(kernels_sentence(report)))
     return blocks
 
