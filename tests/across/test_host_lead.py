@@ -270,17 +270,7 @@ def test_what_an_evaluation_loads_needs_no_workers_in_typical_steps() -> None:
 def test_workers_that_are_behind_load_all_the_time() -> None:
     need = loading_need(rank(WORKERS, 80.0, 40.0, 41.0), None, workers=2)
     assert need is not None and (need.now, need.load_ms, need.rest_ms, need.workers) == (2, 160.0, 40.0, 5)
-    untold = loading_need(rank(WORKERS, 80.0, 40.0, 41.0), None)
-    assert untold is not None and untold.workers is None and untold.times == pytest.approx(2.2)
-
-
-def test_long_steps_that_wait_for_the_same_loader_make_a_range() -> None:
-    """12 of 29 steps waited 400 ms longer, and '1.2 times as many would keep up' was of the others alone."""
-    some = rank(WORKERS, 172.4, 12.2, 216.0, unlike=4)
-    some.buckets = {"idle_input": np.array([400, 400, 400, 400, *[12] * 6]) * 1_000_000}
-    need = loading_need(some, None)
-    assert need is not None and need.times == pytest.approx(1.18, abs=0.01)
-    assert need.most_times == pytest.approx(1.1 * (160.2 + 167.2) / 160.2, abs=0.01)
+    assert loading_need(rank(WORKERS, 80.0, 40.0, 41.0), None) is None, "'2.2 times as many', of nobody knows how many"
 
 
 def test_what_may_be_recording_makes_a_range() -> None:
@@ -315,7 +305,7 @@ def test_what_run_json_tells_of_workers_and_cores() -> None:
     assert cores_of_rank({"ranks": ranks}, 1) == 3.0
     assert cores_of_rank({"ranks": ranks}, 2) is None and cores_of_rank({}, 0) is None
     need = loading_need(rank(ALONE, 200.0, 160.0, 160.0), None, cores=3.0)
-    assert need is not None and not need.fits
+    assert need is not None and need.cores == 3.0 < need.workers + 1
 
 
 def test_a_starved_training_gains_what_was_promised_with_as_many_workers() -> None:

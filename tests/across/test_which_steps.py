@@ -297,6 +297,13 @@ def test_no_step_is_an_echo_of_one_that_only_waits():
     assert unlike_steps(ranks, waits, [180.0, 200, 220, 330]) == (1,)
 
 
+def test_a_first_step_that_the_device_begins_late_is_none():
+    """Of 31.9 ms, while the device ended what was launched before, beside 82, 77 and 83: the mean was of all four."""
+    waits = {0: np.zeros(4, dtype=np.int64)}
+    assert unlike_steps([_rank(0, [32, 82, 77, 83], [0] * 4)], waits) == (1,)
+    assert unlike_steps([_rank(0, [32, 82, 31, 83], [0] * 4)], waits) == ()
+
+
 def test_a_step_in_which_ranks_meet_once_in_a_round_is_no_odd_one():
     """Post-local SGD with a late rank: 'step 3 takes 377 ms, the typical step takes 10 ms', 89 % of the run."""
     took = ([4, 10, 377, 7], [5, 20, 367, 7], [84, 88, 142, 92])

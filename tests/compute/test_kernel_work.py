@@ -75,6 +75,7 @@ WORKS = [  # operator, kind, operations, bytes
     ),
     (op("aten::mul", tensor((4, 8), FLOAT), tensor((4, 8))), "elementwise", 0, 4 * 8 * (4 + 2 + 4)),
     (op("aten::mul", tensor((4, 8), FLOAT), tensor((4, 8), FLOAT, (0, 1))), "elementwise", 0, 4 * 8 * 8 + 8 * 4),
+    (op("aten::mul", tensor((1,), FLOAT), *[tensor((4, 8), FLOAT)] * 2), "elementwise", 0, 4 * 8 * 8 + 4),  # in place
     (op("aten::add_", tensor((4, 8)), tensor((4, 8), FLOAT)), "elementwise", 0, 4 * 8 * (2 + 4 + 2)),
     (op("aten::eq", tensor((4, 8), LONG), tensor((), LONG)), "elementwise", 0, 4 * 8 * 8 + 8 + 4 * 8),
     (op("aten::copy_", tensor((4, 8)), tensor((4, 8), FLOAT)), "cast", 0, 4 * 8 * 6),
@@ -89,6 +90,7 @@ WORKS = [  # operator, kind, operations, bytes
     (op("aten::index", tensor((64, 1000)), values=["", ""]), "index", 0, None),
     (op("aten::gather", tensor((64, 1000)), tensor((), LONG), tensor((8, 9), LONG)), "index", 0, 72 * (4 + 8)),
     (op("aten::sort", tensor((4, 8), FLOAT)), "other", 0, None),
+    (op("aten::copy_", tensor((4, 8)), tensor((4, 8)), kernel="Memcpy PtoP (Device -> Device)"), "other", 0, None),
     (op("triton_poi_fused_add_mul_3", tensor((4, 8)), tensor((4, 8), FLOAT)), "elementwise", 0, 4 * 8 * 6),
 ]
 
@@ -101,6 +103,12 @@ def test_what_an_operator_has_to_do(tmp_path, one, kind, flops, moved):
     [judged] = judge_uses(launched, gpu_of(device)).all
     assert (judged.kind, judged.work.flops) == (kind, flops)
     assert moved is None or judged.work.bytes == moved
+
+
+def test_nothing_is_attainable_on_a_gpu_that_is_not_known(tmp_path):
+    """'At 15 % of attainable speed. Attainable speed: unknown.'"""
+    launched, _ = launched_of(write(tmp_path / "trace.json", [op("aten::mul", tensor((4, 8)))]))
+    assert [judge_uses(launched, gpu_of(gpu)).all[0].attainable_ns is None for gpu in ("H200", None)] == [False, True]
 
 
 def test_a_kernel_has_the_innermost_operator_around_its_launch_and_its_node(tmp_path):

@@ -66,7 +66,7 @@ def test_times_rates_and_percents() -> None:
     assert [clock_text(v) for v in (7, 7500)] == ["0:07", "2:05:00"]
     assert minute_text(1_763_640_300_000_000_000) == "2025-11-20 12:05"
     assert [rate_text(v) for v in (381.2, 18.44, 0.816)] == ["381", "18.4", "0.82"]
-    assert [percent_text(v) for v in (12.4, 0.274, 0.001)] == ["12 %", "0.27 %", "0.01 %"]
+    assert [percent_text(v) for v in (12.4, 0.274, 0.001, 0.0)] == ["12 %", "0.27 %", "0.01 %", "0 %"]
     assert percent_changes([-0.001]) == ["0.00"] and percent_changes([5.2, -3.94]) == ["+5.2", "-3.9"]
 
 

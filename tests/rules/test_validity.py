@@ -333,7 +333,9 @@ def test_kernels_are_missing_too_where_copies_are_there(analysed):
     launch = event("cudaLaunchKernel", 1.05e6, 5, "cuda_runtime", correlation=7)
     copy = event("Memcpy HtoD (Pageable -> Device)", 1.2e6, 9, "gpu_memcpy", device=0, stream=7, correlation=8)
     assert analysed(launch, copy).findings[0].rule == "TO-V008"
-    assert "TO-V008" not in {finding.rule for finding in analysed(copy).findings}
+    report = analysed(copy)
+    assert "TO-V008" not in {finding.rule for finding in report.findings}
+    assert {check.reason for check in report.checks if check.rule == "TO-K008"} == {"the traces hold no kernels"}
 
 
 def test_a_collective_called_in_backward_is_one_whatever_its_kernel_is_called(tmp_path):
@@ -357,6 +359,9 @@ def test_marks_behind_all_work_are_told(analysed):
 def test_compute_that_nothing_rates_gets_no_clean_bill(analysed):
     card = card_of(analysed(devices=()))
     assert card.level == "info" and card.headline.endswith("is compute; how fast it could be is unknown")
+    card, unknown = card_of(analysed(event(OPERATOR, 4e6, 9.9e4), devices=())), "how fast it could be is unknown"
+    assert card.headline == f"67 % of the window is compute; {unknown}"
+    assert card.judged_pct is None
 
 
 @pytest.mark.parametrize(("ms", "lost"), [(3772, True), (40, False)])
@@ -644,3 +649,18 @@ def test_gloo_of_older_torch_communicates(tmp_path):
     older, newer = analyze(tmp_path), analyze(DATA / "straggler_gloo2")
     assert older.summary.ledger_ms.idle_host == pytest.approx(newer.summary.ledger_ms.idle_host, rel=0.05)
     assert not [found for found in older.findings if found.rule == "TO-V004"]
+
+
+def test_what_hta_leaves_out_is_not_idle(tmp_path):
+    """Kernels launched before the trace: 16 % idle in HTA's breakdown, 2 % in the ledger beside it."""
+    rows = [event("gemm", at, 99, "kernel", device=0, stream=7, correlation=at) for at in range(0, 1000, 100)]
+    launch = event("cudaLaunchKernel", 890, 5, "cuda_runtime", correlation=900)
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [*rows, launch]}))
+    [row] = analyze(str(tmp_path / "trace.json")).ranks
+    assert row.idle_pct == pytest.approx(0.9, abs=0.1) and row.breakdown_source == "traceops"
+
+
+def test_python_outside_of_operators_is_recorded_too(analysed):
+    """'Of 0.311 ms that were recorded', where the stacks span 0.529."""
+    [found] = analysed(event("run.py(1): <module>", 0, 6e6, "python_function"), devices=()).findings
+    assert found.facts["recorded"] == 6000

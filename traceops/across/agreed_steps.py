@@ -274,6 +274,8 @@ def unlike_steps(
         more_waiting = np.nanmax(np.minimum(_beyond(waited), _beyond(durations)), axis=0)
         echo = np.concatenate(([False], (alone | alone_in_run)[:-1] & (more_waiting[1:] >= _FELT * more[:-1])))
         unlike |= alone | echo
+        # The device ends what was launched before: the rest of the first step is no step.
+        unlike[0] |= len(numbers) > 2 and not unlike.any() and FAR * took[0] < took[1:].min()
     return tuple(number for number, odd in zip(numbers, unlike.tolist(), strict=True) if odd)
 
 

@@ -26,13 +26,14 @@ CHANGES: Mapping[Purpose, str] = {
     "offload": "offloaded tensors in pinned memory",
 }
 _LEAST_PCT = 4.0  # of the step: less is not replayed
+_BESIDE = 0.1  # of the host's time in copies of one purpose, in those of the others
 
 
 class ExposedCopies(Struct, frozen=True):
     """One rank's copies of one purpose, ms per step, means over the typical ones; kinds: of these, most exposed first.
     exposed_ms: only they run. saved_ms: what their cure takes away, were the rank alone: from pinned memory, beside
     kernels where that is possible. blocked_ms: the host's time in them. host_ms: what the host does of its own a step,
-    None where that is not known. sync_ms: idle behind copies for which it waits."""
+    None where that is not known. sync_ms: idle behind copies for which it waits, where it waits for these only."""
 
     rank: int
     purpose: Purpose
@@ -84,13 +85,17 @@ def _of_rank(
         return None
     exposed = sum(float(kind.exposed_ns.sum()) for kind in kinds) / steps / 1e6
     step = mean_ms(summary.ledger.duration[typical])
+    memory = mean_ms(summary.ledger.buckets["memory"][typical])
     device = sum(float(kind.device_ns.sum()) for kind in kinds) / steps / 1e6
     blocked = sum(float(kind.blocked_ns.sum()) for kind in kinds) / steps / 1e6
-    at_link = sum(_at_link_ns(kind, links[kind.direction]) for kind in kinds) / steps / 1e6
+    beside = (kind for kind in summary.copies.kinds if kind.purpose in PURPOSES and kind.purpose != purpose)
+    others = sum(float(kind.blocked_ns[typical].sum()) for kind in beside) / steps / 1e6
+    gbs = {way: link.gbs for way, link in links.items() if link is not None}
+    at_link = sum(kind.at_link_ns(gbs.get(kind.direction)) for kind in kinds) / steps / 1e6
     if purpose == "offload":  # where it can be overlapped is up to the algorithm: only its memory is cured
         left = exposed * min(at_link / device, 1.0) if device else exposed
     else:
-        left = min(max(at_link - (step - exposed), 0.0), exposed)
+        left = min(max(at_link - (step - memory), 0.0), exposed)
     # What the host does between the launches of what ends the steps, without waiting for the device.
     edges = summary.program.host[-(len(typical) + 1) :]
     took = (edges[1:] - edges[:-1])[typical[: len(edges) - 1]]
@@ -104,19 +109,13 @@ def _of_rank(
         device_ms=device,
         blocked_ms=blocked,
         saved_ms=exposed - left,
-        memory_ms=mean_ms(summary.ledger.buckets["memory"][typical]),
+        memory_ms=memory,
         step_ms=step,
         host_ms=float(took.mean()) / 1e6 if len(took) else None,
-        sync_ms=mean_ms(summary.copies.sync_ns[typical]),
+        sync_ms=mean_ms(summary.copies.sync_ns[typical]) if others <= _BESIDE * blocked else 0.0,
         steps=steps,
         link=links[kinds[0].direction],
     )
-
-
-def _at_link_ns(kind: CopyKind, link: HostLink | None) -> float:
-    """What these copies take from pinned memory; as long as they take where nothing tells."""
-    took, gbs = float(kind.device_ns.sum()), kind.gbs
-    return took if kind.memory == "pinned" or link is None or gbs is None else took * min(gbs / link.gbs, 1.0)
 
 
 def predict_copies(graph: StepGraph, copies: Sequence[ExposedCopies]) -> list[Prediction]:

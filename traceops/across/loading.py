@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from traceops.across.rank_times import RankTimes
 from traceops.across.run_steps import WholeRun
-from traceops.core.arrays import mean_ms
 from traceops.measure.host_places import LoaderWork
 from traceops.measure.summary import RankSummary
 
@@ -62,26 +61,17 @@ _SPARE = 1.1  # loaders that are just fast enough are late at every second batch
 class LoadingNeed(Struct, frozen=True):
     """What a rank's loading takes, and what would keep up.
 
-    now: worker processes of the rank's DataLoader, None where only known to be some. load_ms: what one process needs
-    for the batches of a step, None where the workers are not counted. rest_ms: the step without waiting for them.
-    times: how many times as many processes would do. workers: how many, None where those of now are not counted.
-    cores: that a rank and its workers have, None where not known. most_times, most_workers: the same where all of the
-    rest that may be recording is; most_times also where the steps that are not typical wait for the same loader.
+    now: worker processes of the rank's DataLoader. load_ms: what one process needs for the batches of a step. rest_ms:
+    the step without waiting for them. workers: how many would do. most_workers: the same where all of the rest that may
+    be recording is. cores: that a rank and its workers have, None where not known.
     """
 
-    now: int | None
-    load_ms: float | None
+    now: int
+    load_ms: float
     rest_ms: float
-    times: float
-    workers: int | None
+    workers: int
+    most_workers: int
     cores: float | None = None
-    most_times: float = 0.0
-    most_workers: int | None = None
-
-    @property
-    def fits(self) -> bool:
-        """Whether there is a core for each of them, beside the rank's own."""
-        return self.cores is None or self.workers is None or self.workers + 1 <= self.cores
 
 
 def loading_need(
@@ -93,11 +83,11 @@ def loading_need(
     step_ms: float | None = None,
     recording_ms: float = 0.0,
 ) -> LoadingNeed | None:
-    """What would do for a rank that waits for its DataLoader; None where no DataLoader is behind it. saved_ms: what the
-    replay says that a step gains with input in time, None without one. workers: as the run told. step_ms: the step that
-    it is a part of, None for the recorded one. recording_ms: what of the rest may be recording. The loaders of a rank
-    without workers take what is recorded; workers that are behind are busy all the time."""
-    recorded = step_ms is None or step_ms == times.step_ms
+    """What would do for a rank that waits for its DataLoader; None where no DataLoader is behind it, or one whose
+    workers nobody counts. saved_ms: what the replay says that a step gains with input in time, None without one.
+    workers: as the run told. step_ms: the step that it is a part of, None for the recorded one. recording_ms: what of
+    the rest may be recording. The loaders of a rank without workers take what is recorded; workers that are behind are
+    busy all the time."""
     names, step_ms = " ".join(times.summary.host.input_names), times.step_ms if step_ms is None else step_ms
     rest_ms = step_ms - (times.mean_ms("idle_input") if saved_ms is None else saved_ms)
     if rest_ms <= 0:
@@ -108,20 +98,14 @@ def loading_need(
         load_ms = times.summary.host.input_ms / max(len(times.duration), 1)
         if not times.typical.all():  # an evaluation loads too: of typical steps only the idle time is known
             load_ms = min(load_ms, times.mean_ms("idle_input"))
-        share = _SPARE * load_ms / rest_ms
-        need, most = max(math.ceil(share), 1), max(math.ceil(share * more), 1)
-        return LoadingNeed(0, load_ms, rest_ms, share, need, cores, share * more, most)
-    if not has_workers(times.summary):
+        now = 0
+    elif has_workers(times.summary) and workers:
+        now, load_ms = workers, workers * step_ms
+    else:
         return None
-    share = _SPARE * step_ms / rest_ms
-    if not workers:
-        most_times = share * more
-        if recorded and not times.typical.all():  # a step that waits long for the same loader is not a typical one
-            of_all = rest_ms + mean_ms(times.buckets["idle_input"])
-            most_times = max(most_times, _SPARE * of_all / rest_ms)
-        return LoadingNeed(None, None, rest_ms, share, None, cores, most_times)
-    need, most = math.ceil(workers * share), math.ceil(workers * share * more)
-    return LoadingNeed(workers, workers * step_ms, rest_ms, share, need, cores, share * more, most)
+    share = _SPARE * load_ms / rest_ms
+    need, most = max(math.ceil(share), 1), max(math.ceil(share * more), 1)
+    return LoadingNeed(now, load_ms, rest_ms, need, max(most, need), cores)
 
 
 def told_workers(manifest: Mapping[str, Any]) -> int | None:

@@ -147,7 +147,7 @@ def judge_uses(launched: Launched, gpu: Gpu) -> Kernels:
     judged = []
     for use in found.uses:
         work = work_of(use)
-        least = attainable_ns(use, work, gpu)
+        least = None if gpu.source == "assumed" else attainable_ns(use, work, gpu)
         judged.append(
             Judged(
                 use,

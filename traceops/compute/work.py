@@ -73,7 +73,7 @@ def work_of(use: Use) -> Work:
     """The work of one call of a use."""
     name = use.name.removeprefix("aten::")
     if _NOT_OF_SHAPES.search(use.main_kernel):
-        return Work("other")  # the link to the host limits it, or how full a sparse tensor is
+        return Work("other")  # the link limits it, or how full a sparse tensor is
     try:
         if maker := _MAKERS.get(name):
             return maker(use)
@@ -92,7 +92,8 @@ def work_of(use: Use) -> Work:
     return Work("other")
 
 
-_NOT_OF_SHAPES = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost|(cu|roc)sparse::")
+_NOT_OF_SHAPES = re.compile(r"HtoD|DtoH|PtoP|HostToDevice|DeviceToHost|PeerToPeer|(cu|roc)sparse::")
+_OF_TWO = frozenset({"add", "sub", "mul", "div"})
 _BytesOf = Callable[[Sequence[Tensor], str], float | None]
 
 
@@ -106,7 +107,7 @@ def _elementwise(tensors: Sequence[Tensor], name: str) -> float:
     """Each input read once and the result written once."""
     if not tensors:
         return 0.0
-    read = sum(t.stored for t in tensors)
+    read = sum(t.stored for t in (tensors[:2] if name in _OF_TWO else tensors))  # a third is where the result goes
     largest = max(tensors, key=lambda t: t.numel)
     floats = [t.size for t in tensors if t.dims] or [largest.size]
     written = 1 if _COMPARES.match(name) else (tensors[0].size if name.endswith("_") else max(floats))

@@ -160,7 +160,7 @@ def rate_text(gbs: float) -> str:
 
 def percent_text(pct: float) -> str:
     """'12 %', '0.27 %'; what is smaller than 0.01 % is within that."""
-    if 0 <= pct < 0.01:
+    if 0 < pct < 0.01:
         return "0.01 %"
     return f"{pct:.0f} %" if pct >= 10 else f"{pct:.2g} %"
 

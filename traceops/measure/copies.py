@@ -137,6 +137,7 @@ HostMemory = Literal["pageable", "pinned", "unknown"]
 _MOST_KINDS = 40
 _WAITED = 0.5  # of a copy: its host was in it for so long, so it waited for it
 LARGE_BYTES = 8_000_000  # from here bandwidth, not latency, sets the time of a copy
+_MOST_LATENCY_BYTES = 1 << 19  # up to here mostly latency does
 _PURPOSES: tuple[CopyPurpose, ...] = get_args(CopyPurpose)
 _MEMORIES: tuple[HostMemory, ...] = get_args(HostMemory)
 _NAME = re.compile(r"(?P<to>HtoD|HostToDevice)|(?P<from>DtoH|DeviceToHost)")
@@ -182,6 +183,14 @@ class CopyKind(Struct, frozen=True):
         """Bytes by the time that they take, None where that is not known."""
         moved, took = self.total_bytes[self.total_bytes >= 0].sum(), self.device_ns.sum()
         return float(moved / took) if moved > 0 and took > 0 else None
+
+    def at_link_ns(self, gbs: float | None) -> float:
+        """What these copies take from pinned memory over a link of `gbs`; as long as they take where nothing tells, and
+        where latency sets their time."""
+        took, now = float(self.device_ns.sum()), self.gbs
+        if self.memory == "pinned" or not gbs or not now or now * took < _MOST_LATENCY_BYTES * float(self.count.sum()):
+            return took
+        return took * min(now / gbs, 1.0)
 
 
 BY_STEP = ("count", "bytes", "total_bytes", "device_ns", "blocked_ns", "alone_ns", "exposed_ns")

@@ -368,7 +368,7 @@ def measure_held(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[Hel
         return ()
     # Find when all these threads are outside of all events.
     inside = merge(*(one.inside for one in seen))
-    start, end = inside.end[:-1], inside.start[1:]
+    start, end = np.append(steps.edges[:1], inside.end), np.append(inside.start, steps.edges[-1:])
     long = (end - start >= UNSEEN_NS) & (late.within(start, end) >= LONG_NS)
     start, end = start[long], end[long]
     # What the program named there tells where it is, and not what it does.
@@ -387,7 +387,7 @@ def measure_held(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[Hel
 # What only makes a view, or room, computes nothing, however often it is called.
 COMPUTES = re.compile(
     r"^(torchaudio|torchvision)::|^aten::(?!(view\w*|as_strided\w*|split\w*|chunk|unbind|select|slice|narrow|reshape|t"
-    r"|transpose|permute|expand\w*|squeeze|unsqueeze|detach\w*|alias|lift_fresh|empty\w*|resize_)$)"
+    r"|transpose|permute|expand\w*|squeeze|unsqueeze|detach\w*|alias|lift_fresh|empty\w*|resize_|_?pin_memory)$)"
 )
 CPU_WORK_NS = 20_000  # an operator that launches nothing and takes less only prepares a launch
 

@@ -259,6 +259,8 @@ def hta_is_wrong(events: Events, activity: Activity) -> str:
     if len(others):
         cat = events.cats[events.cat[others[0]]]
         return f"HTA counts {len(others)} events of category '{cat}' as GPU work"
+    if 100 * (dropped := int(np.count_nonzero(activity.launch < 0))) > len(activity.launch):
+        return f"HTA leaves out {dropped} kernels whose launch the trace does not hold"
     name = events.name.take(activity.row)
     wrong = (hta_kinds(events.names, name).take(name) != activity.kind).nonzero()[0]
     if len(wrong):

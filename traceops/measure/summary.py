@@ -48,7 +48,7 @@ from traceops.measure.program import HELD_UP_NS, RankProgram, measure_program
 from traceops.measure.steps import StepBounds, find_steps
 from traceops.traces.discover import TraceFile
 from traceops.traces.kineto import load_trace, why_foreign
-from traceops.traces.model import CommArgs, Events, RankTrace, TraceMeta
+from traceops.traces.model import CommArgs, Events, Frames, RankTrace, TraceMeta
 
 
 class CommEvents(Struct, frozen=True):
@@ -204,12 +204,12 @@ def summarize(
         else (),
         anomaly=measure_anomaly(activity.host, steps),
         compute=measure_compute(find_launched(events, activity, steps, trace.frames), gpu or trace.meta.device)
-        if activity.on_gpu
+        if activity.on_gpu and COMPUTE in activity.kind
         else None,
         held=measure_held(activity, steps, lane),
         host_work=measure_host_work(activity, steps, lane),
         incomplete=trace.incomplete,
-        recorded_ns=int(events.end.max() - events.ts.min()) if len(events) else 0,
+        recorded_ns=_recorded_ns(events, trace.frames),
         catches_up_ns=steps.catches_up_ns,
     )
     return by_hta(summary, trace, searched) if with_hta else summary
@@ -218,6 +218,12 @@ def summarize(
 def numbered_steps(ranks: Iterable[RankSummary]) -> set[int]:
     """The numbers of all their steps."""
     return {number for summary in ranks for number in summary.numbered_steps}
+
+
+def _recorded_ns(events: Events, frames: Frames) -> int:
+    """From the first event to the end of the last; Python outside of operators is in frames alone."""
+    spans = [(one.ts.min(), (one.ts + one.dur).max()) for one in (events, frames) if len(one)]
+    return int(max(end for _, end in spans) - min(start for start, _ in spans)) if spans else 0
 
 
 def _why_empty(trace: RankTrace, calls: int) -> str:

@@ -115,7 +115,7 @@ def why_unrated(compute: RankCompute) -> str:
 def judge(inputs: Inputs) -> list[Verdict]:
     """A verdict for each rule, from the rank that stands for all."""
     if not (own := {one.rank: one for one in inputs.ranks if one.compute is not None}):
-        return [rule.not_evaluated(reason("compute", "no_gpu_activity"), "no_gpu_activity") for rule in RULES]
+        return [rule.not_evaluated(reason("compute", "no_kernels"), "no_gpu_activity") for rule in RULES]
     if any(one.captures_graphs for one in own.values()):
         return [rule.not_evaluated(reason("compute", "captures_graph")) for rule in RULES]
     computes = {rank: one.compute for rank, one in own.items() if one.compute is not None}

@@ -9,7 +9,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
-from traceops.across.loading import has_workers
 from traceops.across.rank_times import RankTimes
 from traceops.across.replay.what_if import HOST_IN_TIME, NO_LOADING
 from traceops.core.arrays import mean_ms
@@ -41,7 +40,6 @@ from traceops.rules.idle_time import (
     unsure_of_all,
     waits_for_input,
     without_waiting,
-    workers_needed,
 )
 from traceops.rules.inputs import Inputs, why_incomplete
 from traceops.rules.shared import IMPACT_BOUNDS, on_cpu
@@ -91,11 +89,10 @@ def _as_slow_as_loaders(run: CrossRank, found: Finding, step_ms: float) -> bool:
 
 
 def hidden_loading(
-    rule: Rule, bounds: tuple[float, float, float], inputs: Inputs, behind: BehindLate
+    rule: Rule, bounds: tuple[float, float, float], run: CrossRank, behind: BehindLate
 ) -> Finding | None:
     """Loading that costs nothing as long as a rank is late, and would bound the steps without it. It comes after the
     late rank: it is a remark, or a warning where that is an error."""
-    run = inputs.run
     by_workers = run.loading_ms
     reached = severity_of(100 * behind.waits_ms / behind.step_ms if behind.step_ms else 0.0, *bounds)
     if reached is None:
@@ -127,10 +124,6 @@ def hidden_loading(
         loading = stored(loads[rank])
         claim = replace(claim, loading=loading, rest=stored(rest_ms))
         evidence.append(Evidence(Fact.LOADING_OF_A_BATCH_BY_THE_WORKERS, loading, words.unit("ms"), rank=rank))
-    elif not has_workers(worst.summary):
-        need, workers = workers_needed(worst, worst.step_ms - rest_ms, inputs.manifest, words)
-        claim = replace(claim, need=need)
-        evidence += workers
     return rule.finding(severity, "medium", claim, evidence, ranks=ranks, impact_ms=waits_ms, cause="input")
 
 
@@ -138,32 +131,33 @@ def hidden_loading(
 
 CAUSE = "copies"
 _MOSTLY = 0.5  # of this idle time
-_SYNCHRONIZES = re.compile(r"DeviceSynchronize(?:$|( in Torch-Compiled))")
+_SYNCHRONIZES = re.compile(r"(?:Device|Stream|Event)Synchronize$|DeviceSynchronize( in Torch-Compiled)")
 
 
 def of_copies(found: Finding, inputs: Inputs) -> Finding:
     """The finding with what of its idle time begins while the host waits for a copy, and the advice for most of it."""
-    if (bucket := found.proof(Fact.BUCKET)) is None or bucket.rank is None:
+    bucket = found.proof(Fact.BUCKET)
+    times = None if bucket is None else inputs.run.times_of(bucket.rank)
+    if bucket is None or times is None:
         return found
-    rank, idle = bucket.rank, float(bucket.value or 0.0)
-    behind = max((one.sync_ms for one in inputs.run.copies if one.rank == rank), default=0.0)
+    idle, behind = float(bucket.value or 0.0), mean_ms(times.summary.copies.sync_ns[times.typical])
     if behind < _MOSTLY * idle or not behind:
         return found
     words = inputs.run.step_words
     return replace(
         restated(found, BlockedOnDevice, copies_pct=stored(min(100 * behind / idle, 100))),
-        evidence=(*found.evidence, Evidence(Fact.BEHIND_COPIES, stored(behind), words.unit("ms"), rank=rank)),
+        evidence=(*found.evidence, Evidence(Fact.BEHIND_COPIES, stored(behind), words.unit("ms"), rank=bucket.rank)),
         cause=CAUSE,
         advice=BLOCKED_ON_DEVICE.advice_for(CAUSE),
     )
 
 
-def of_synchronize(found: Finding) -> Finding:
-    """The finding with the advice for a program that waits for the device by itself, where that costs most; inside
-    compiled code torch.compile does, as it records a graph."""
+def of_synchronize(found: Finding, *, operators: bool = True) -> Finding:
+    """The finding with the advice for a program that waits for the device by itself, where that costs most: in no
+    operator, of a trace that has operators. Inside compiled code torch.compile does, as it records a graph."""
     after, mostly = found.proof(Fact.IDLE_AFTER), _MOSTLY * (found.number(Fact.BUCKET) or 0.0)
     own = _SYNCHRONIZES.search(str(after and after.subject))
-    if own is None or (found.number(Fact.IDLE_AFTER) or 0.0) < mostly:
+    if own is None or (found.number(Fact.IDLE_AFTER) or 0.0) < mostly or not (operators or "Device" in own[0]):
         return found
     rule, key = (HOST_BOUND, "compiles") if own[1] else (BLOCKED_ON_DEVICE, "synchronize")
     return replace(found, advice=rule.advice_for(key))
@@ -247,7 +241,7 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
         # Too little idle time: loading that a late rank hides, or why the rule is clear or was not evaluated
         window = inputs.run.unit == "window"
         if behind is not None and kind.rule is INPUT_BOUND:
-            hidden = hidden_loading(kind.rule, kind.bounds, inputs, behind)
+            hidden = hidden_loading(kind.rule, kind.bounds, inputs.run, behind)
             if hidden is not None:
                 return kind.rule.verdict(hidden)
         if (unknown := unknown_pct(judged)) > BOUNDS.unknown_pct:
@@ -346,7 +340,9 @@ def _with_causes(
         return of_launches(of_held(found, HOST_BOUND, inputs), HOST_BOUND, worst.times.summary.compute)
     if kind.rule is INPUT_BOUND:
         return without_waiting(of_storage(found, inputs, worst), inputs, idle, worst, kind.bounds)
-    found = of_anomaly(of_copies(of_synchronize(found), inputs), inputs)
+    found = of_anomaly(
+        of_copies(of_synchronize(found, operators=bool(worst.times.summary.host.regions)), inputs), inputs
+    )
     return found if few is None else restated(found, BlockedOnDevice, few=few, of=int(worst.times.typical.sum()))
 
 

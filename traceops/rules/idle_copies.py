@@ -12,7 +12,7 @@ from traceops.across.rank_times import RankTimes
 from traceops.core.arrays import mean_ms
 from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
-from traceops.core.findings import Confidence, Evidence, Finding, Severity, severity_of
+from traceops.core.findings import Confidence, Evidence, Finding, severity_of
 from traceops.core.rule import Bounds, Verdict, described
 from traceops.core.text import short_name
 from traceops.core.units import stored
@@ -35,7 +35,6 @@ class CopyBounds(Bounds, frozen=True):
 
 BOUNDS = CopyBounds()
 _ALSO = 0.5  # of the worst rank's share: from there on a rank is named beside it
-_MOST: dict[Purpose, Severity] = {"offload": "warning"}
 _MEMORY = {"pageable": "pageable ", "pinned": "pinned ", "unknown": ""}
 _LONGEST = 60
 _UNEVEN = 2.0  # times as many bytes as so many typical copies have: one of them has most
@@ -72,7 +71,6 @@ class ExposedCopying(Claim, frozen=True, kw_only=True):
     generation: int | None = None
     lanes: int | None = None
     others: float | None = None
-    offloaded: bool = False
     idle: float | None = None
     left: float | None = None
     limit: str | None = None
@@ -111,7 +109,7 @@ def claim_of_copies(worst: Part, ranks: Sequence[int], count: int, words: StepWo
     """What runs alone, for how long, what it is, and what would be left of it."""
     copies, kind, link = worst.copies, worst.copies.kinds[0], worst.copies.link
     others = [mean_ms(other.exposed_ns) for other in copies.kinds[1:]]
-    offloaded = copies.purpose == "offload"
+    offloaded, ways = copies.purpose == "offload", {one.direction for one in copies.kinds}
     claim = ExposedCopying(
         window=words is WINDOW,
         ranks=tuple(ranks),
@@ -119,7 +117,7 @@ def claim_of_copies(worst: Part, ranks: Sequence[int], count: int, words: StepWo
         several=len(ranks) > 1,
         ms=worst.ms,
         pct=worst.pct,
-        way="both" if offloaded else "to_device" if copies.purpose == "input" else "to_host",
+        way="both" if len(ways) > 1 else kind.direction,
         count=int(kind.count.sum()) / copies.steps,
         memory=kind.memory,
         direction=kind.direction,
@@ -127,7 +125,6 @@ def claim_of_copies(worst: Part, ranks: Sequence[int], count: int, words: StepWo
         region=short_name(kind.region, _LONGEST) if kind.region else None,
         gbs=kind.gbs,
         others=sum(others) if any(ms >= _MUCH * worst.ms for ms in others) else None,
-        offloaded=offloaded,
         idle=copies.sync_ms if not offloaded and copies.sync_ms >= 0.01 * worst.step_ms else None,
     )
     if saved < _ALL_OF_IT * worst.ms and not offloaded:
@@ -137,8 +134,9 @@ def claim_of_copies(worst: Part, ranks: Sequence[int], count: int, words: StepWo
         whole = float(kind.total_bytes[kind.total_bytes >= 0].sum()) / copies.steps
         uneven = whole >= _UNEVEN * kind.size * claim.count
         claim = replace(claim, total=whole) if uneven else replace(claim, typically=kind.size)
-    if kind.gbs is not None and kind.memory == "pageable" and link is not None and kind.gbs < _FAR_BELOW * link.gbs:
-        pinned = float(kind.device_ns.sum()) * kind.gbs / link.gbs / copies.steps / 1e6
+    took = float(kind.device_ns.sum())
+    if link is not None and kind.memory == "pageable" and kind.at_link_ns(link.gbs) < _FAR_BELOW * took:
+        pinned = kind.at_link_ns(link.gbs) / copies.steps / 1e6
         source = "trace" if link.source == "trace" else "pcie"
         claim = replace(claim, pinned=pinned, link_gbs=link.gbs, link=source)
         claim = replace(claim, generation=link.generation, lanes=link.lanes)
@@ -220,14 +218,14 @@ def _judged(inputs: Inputs, purpose: Purpose, own: Sequence[Part]) -> Finding | 
     cause: str = "pageable_input" if purpose == "input" else purpose
     if purpose != "output" and pinned:
         cause = f"pinned_{purpose}"
-    if purpose in _MOST and severity != "info":
-        severity = "info" if pinned and worst.pct < BOUNDS.most_of_step_pct else _MOST[purpose]
+    if purpose == "offload" and severity != "info":
+        severity = "info" if pinned and worst.pct < BOUNDS.most_of_step_pct else "warning"
     hit = [part for part in own if part.pct >= max(BOUNDS.exposed_pct[0], _ALSO * worst.pct)]
     ranks = [part.copies.rank for part in hit]
     damaged = any(times.summary.damage for times in inputs.run.ranks if times.summary.rank in ranks)
     replayed = inputs.run.replay.what_if.saved_ns(CHANGES[purpose]) if inputs.run.replay is not None else None
     saved = impact_ms(hit, worst, None if replayed is None else replayed / 1e6)
-    if replayed is not None and 100 * saved < BOUNDS.gain_pct * worst.step_ms:
+    if (replayed is not None or purpose != "offload") and 100 * saved < BOUNDS.gain_pct * worst.step_ms:
         severity = "info"
     claim = claim_of_copies(worst, ranks, len(inputs.run.ranks), inputs.run.step_words, saved)
     evidence = evidence_of(worst, own, inputs.run.step_words, saved, BOUNDS.exposed_pct[0])

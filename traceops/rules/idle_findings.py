@@ -37,6 +37,7 @@ from traceops.rules.idle_time import (
 from traceops.rules.inputs import Inputs
 
 _REGION = "Optimizer.step#"  # as torch names it
+_MULTI = re.compile(r"^aten::_(fused|foreach_(add|addcmul|addcdiv|lerp))_")  # all parameters in a few launches
 _LEAST_OF_STEP = 0.25
 
 
@@ -59,6 +60,7 @@ def optimizer_time(times: RankTimes, idle_ms: float) -> tuple[str, float] | None
 CALLS = "long_calls"
 PLANS = "plans_again"
 UNSEEN = "nothing_recorded"
+RECORDS = "records"
 FIRST_USE = "first_use"
 COMPILING = "compiles"
 ON_CPU = "computes_on_cpu"
@@ -70,6 +72,8 @@ _MOST_NAMED = 3
 _OFTEN = 1.5  # times a step: from there the number is given
 _FULL = 0.5  # of the mean step's: a step that has it
 _FEW, _FIRST = 3.0, 10.0  # calls of the driver, and of operators that launch
+# What may load a kernel or start a library, as cudaFree does: others take or pin memory, wait, or make a graph.
+_CALL = re.compile(r"(?:cuda|hip|cu)(?=[A-Z])\w*?(Alloc|Register|Synchronize|Memcpy|Memset|Graph|$)")
 
 
 class _Part(Struct, frozen=True):
@@ -93,10 +97,11 @@ class _Part(Struct, frozen=True):
         operator that computes nothing takes long for what holds the thread there."""
         if self.held.unseen or (self.held.name.startswith("aten::") and not COMPUTES.match(self.held.name)):
             return UNSEEN
-        few = _FEW if re.match("(cuda|hip|cu)[A-Z]", self.held.name) else _FIRST * self.held.launches
+        call = _CALL.match(self.held.name)
+        few = _FEW * (not call[1]) if call else _FIRST * self.held.launches
         if self.steps == 1 and self.count <= few:
             return FIRST_USE
-        return PLANS if self.held.launches else CALLS
+        return PLANS if self.held.launches and not call else CALLS
 
 
 def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
@@ -107,7 +112,8 @@ def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
     idle_ms, parts = times.mean_ms("idle_host"), _parts(times)
     whole = min(sum(part.ms for part in parts), idle_ms)  # two threads may each do one
     named = [part for part in parts if part.ms >= _LEAST_PART * idle_ms][:_MOST_NAMED]
-    if whole < _MOSTLY * idle_ms and found.proof(Fact.OPTIMIZER_STEP) is None:
+    by_optimizer = found.advice == rule.advice_for("optimizer")
+    if whole < _MOSTLY * idle_ms and not by_optimizer:
         found = _on_cpu(found, rule, times, inputs)
     if not named or whole < max(_LEAST_PCT / 100 * times.step_ms, _LEAST_SHARE * idle_ms):
         return found
@@ -118,14 +124,24 @@ def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
         evidence.append(Evidence(Fact.HELD_IN, stored(part.ms), words.unit("ms"), rank=rank, subject=part.what))
         evidence.append(Evidence(Fact.TIMES_IN, times_in, words.unit("times"), rank=rank, subject=part.what))
     found = replace(found, evidence=(*found.evidence, *evidence))
-    if found.proof(Fact.OPTIMIZER_STEP) is not None:  # in which that is
+    if by_optimizer:  # in which that is
         return found
     first, second = (*(_held(part, int(times.typical.sum())) for part in named[:2]), None)[:2]
     found = restated(found, HostBound, held=stored(whole), first=first, second=second)
-    if COMPILES.search(named[0].held.name):
+    return _advised(found, named[0], rule, times, mostly=whole >= _MOSTLY * idle_ms)
+
+
+def _advised(found: Finding, part: _Part, rule: Rule, times: RankTimes, *, mostly: bool) -> Finding:
+    """The finding with what to do about it, or to record: without an operator in the trace it may be one of torch's."""
+    if COMPILES.search(part.held.name):
         return replace(found, advice=rule.advice_for(COMPILING))
-    advice = rule.advice_for(named[0].advice)
-    return replace(found, advice=advice if whole >= _MOSTLY * idle_ms else found.advice)
+    if part.advice == FIRST_USE and found.proof(Fact.RECORDING_AT_MOST):  # the profiler may start there as well
+        known = tuple(one for one in found.evidence if one.fact is not Fact.RECORDING_AT_MOST)
+        found = replace(restated(found, HostBound, profiler="unknown"), evidence=known)
+    advice, summary = rule.advice_for(part.advice), times.summary
+    if part.held.unseen and not summary.meta.with_stack:
+        advice = f"{advice} {rule.advice_for(RECORDS)}" if summary.host.regions else rule.advice_for(RECORDS)
+    return replace(found, advice=advice) if mostly else found
 
 
 def _on_cpu(found: Finding, rule: Rule, times: RankTimes, inputs: Inputs) -> Finding:
@@ -223,7 +239,9 @@ def finding_of(
     confidence: Confidence = "low" if damaged else _confidence(kind, slowdown, worst.light)
     costs = None if impact is None else stored(impact)
     found = kind.rule.finding(severity, confidence, claim, evidence, ranks=ranks, impact_ms=costs, cause=kind.cause)
-    return found if optimizer is None else replace(found, advice=kind.rule.advice_for("optimizer"))
+    if optimizer is None or any(_MULTI.match(name) for name in dict(worst.times.summary.host.regions)):
+        return found
+    return replace(found, advice=kind.rule.advice_for("optimizer"))
 
 
 def _of_loading(

@@ -29,18 +29,16 @@ from traceops.rules.shared import WAITS_PCT, room_ms, work_ms
 
 
 class WorkersNeeded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How many DataLoader workers per rank load in time: `count`, or that to `most`; else so many times as many. rest:
-    the step without waiting for them. load: what one process loads the batches of a step in, where another process
-    does. recording: what of the rest may be the profiler's. cores: of a rank, where they are too few."""
+    """How many DataLoader workers per rank load in time: `count`, or that to `most`. rest: the step without waiting for
+    them. load: what one process loads the batches of a step in, where another process does. recording: what of the rest
+    may be the profiler's. cores: of a rank, where they are too few."""
 
     rest: float
     load: float | None = None
     recording: float | None = None
     count: int | None = None
     most: int | None = None
-    now: int | None = None
-    times: float | None = None
-    most_times: float | None = None
+    now: int = 0
     cores: float | None = None
 
 
@@ -160,7 +158,6 @@ class HiddenLoading(Claim, frozen=True, kw_only=True):
     rank: int
     loading: float | None = None
     rest: float | None = None
-    need: WorkersNeeded | None = None
 
 
 _LEAST_STEPS = 3
@@ -337,8 +334,6 @@ def waits_for_input(idle: Sequence[Idle], whole: WholeRun | None) -> list[Idle]:
 
 _AS_SLOW = 0.5  # of the step
 
-_MUCH = 0.2  # more workers where the rest of a step is shorter: given as a range
-
 
 def loading_evidence(times: RankTimes, words: StepWords) -> tuple[Evidence, ...]:
     """The time in data loading, device busy or not, and what it was seen as."""
@@ -366,28 +361,21 @@ def workers_needed(
     need = loading_need(
         times, saved, told_workers(manifest), cores_of_rank(manifest, rank), step_ms=step_ms, recording_ms=recording_ms
     )
-    if need is None or (words is WINDOW and need.workers is None):  # the first batch of workers that start is no pace
+    if need is None or words is WINDOW:  # a window may hold only the first batch, which is no pace
         return None, ()
     rest = Evidence(Fact.STEP_WITHOUT_INPUT, stored(need.rest_ms), "ms", rank=rank, subject=words.noun)
-    if need.workers is None or need.load_ms is None:
-        much = stored(need.most_times) if need.most_times >= (1 + _MUCH) * need.times else None
-        return (
-            WorkersNeeded(rest=stored(need.rest_ms), times=stored(need.times), most_times=much),
-            (rest, Evidence(Fact.TIMES_AS_MANY_WORKERS, round(need.times, 2), rank=rank)),
-        )
-    most = max(need.most_workers or 0, need.workers)
-    certain = most == need.workers
+    certain = need.most_workers == need.workers
     cores = () if need.cores is None else (Evidence(Fact.CORES_FOR_A_RANK, round(need.cores, 2), rank=rank),)
     loaded = Evidence(Fact.LOADING_BY_ONE_PROCESS, stored(need.load_ms), "ms", rank=rank, subject=words.a)
-    count = need.workers if certain else f"{need.workers} to {most}"
+    count = need.workers if certain else f"{need.workers} to {need.most_workers}"
     claimed = WorkersNeeded(
         rest=stored(need.rest_ms),
         load=stored(need.load_ms) if need.now else None,  # else the rank loads itself, and its waiting is said
         recording=None if certain else stored(recording_ms),
         count=need.workers,
-        most=None if certain else most,
-        now=need.now or 0,
-        cores=None if need.fits or need.cores is None else stored(need.cores),
+        most=None if certain else need.most_workers,
+        now=need.now,
+        cores=stored(need.cores) if need.cores and need.workers + 1 > need.cores else None,
     )
     return claimed, (loaded, rest, Evidence(Fact.WORKERS_THAT_KEEP_UP, count, rank=rank), *cores)
 

@@ -112,11 +112,12 @@ def card_of(report: Report, hang: HangJson | None = None) -> Card:
     if told := told_first(report):
         return _of_finding(report, told)
     level, claim = without_finding(report)
-    undisturbed = undisturbed_of(report)
+    undisturbed, unrated = undisturbed_of(report), isinstance(claim, NoProblem) and claim.unrated
     return Card(
         level=level, headline=shortened(claim.headline()),
         actions=(claim.part(f"do.{claim.do}"),) if isinstance(claim, Unjudged) else (),
-        now_ms=mean_of_ranks(report) if undisturbed is None else undisturbed.step_ms, judged_pct=judged_pct(report),
+        now_ms=mean_of_ranks(report) if undisturbed is None else undisturbed.step_ms,
+        judged_pct=None if unrated else judged_pct(report),
         not_checked=not_checked(report), without_profiler=_without_profiler(report, undisturbed is not None),
         caveat=_caveat(report), window=report.summary.step_words is WINDOW,
     )  # fmt: skip
@@ -194,12 +195,13 @@ def without_finding(report: Report) -> tuple[Level, NoProblem | NothingTimed | W
     if accused and waiting is not None and waiting.pct >= WAIT_INFO_PCT:
         level: Level = "warning" if waiting.pct >= WAIT_WARNING_PCT else "info"
         return level, WaitForEachOther(waiting=waiting.ms, rank=waiting.rank, window=window)
-    judged, open_compute = judged_pct(report), _unjudged_compute(report)
+    judged, open_compute = judged_pct(report), None
     if (untimed := _untimed(report)) is not None:
         return "info", untimed
-    little = open_compute is None and judged is not None and judged < _LEAST_JUDGED_PCT
-    if little and (unknown := unjudged_of(report)) is not None:
-        return "info", unknown
+    if judged is not None and judged < _LEAST_JUDGED_PCT:
+        open_compute = _unjudged_compute(report)
+        if open_compute is None and (unknown := unjudged_of(report)) is not None:
+            return "info", unknown
     found = replace(_no_problem(report, undisturbed), unjudged=open_compute)
     waits = waiting is not None and not calm and waiting.pct >= WAIT_WARNING_PCT
     doubtful = found.judged is not None or waits or found.unrated or found.slow or _caveat(report) is not None

@@ -44,7 +44,8 @@ class PlaceTime(Struct, frozen=True):
 
     @property
     def attainable_ms(self) -> float | None:
-        return sum(row.attainable_ms or 0.0 for row in self.operators) if self.known_ms else None
+        known = [min(row.attainable_ms or 0.0, row.known_ms or 0.0) for row in self.operators]
+        return sum(known) if self.known_ms else None
 
     @property
     def lost_ms(self) -> float | None:
@@ -102,7 +103,6 @@ def compute(report: Report, shown: Sequence[int]) -> Section | None:
         # One row per cause, with what its fix saves and changes.
         cells = {
             "cause": lambda row: Cell(row.cause.replace("_", " ")),
-            "step": lambda row: Cell(" to ".join(map(ms_text, row.step_after_ms)), value=row.step_after_ms[0]),
             "where": lambda row: name(", ".join(row.where)),
             "do": lambda row: Cell(OF_CAUSE[row.cause].advice_for(row.cause)),
         }

@@ -14,19 +14,7 @@ from traceops.core.units import size_text, us_text
 from traceops.core.words import BUCKETS as BUCKET_WORDS
 from traceops.core.words import CAUSES, ROLES, SCHEDULES, STEP, StepWords
 from traceops.measure.ledger import BUCKETS
-from traceops.render.cells import (
-    NOT_KNOWN,
-    Cell,
-    Column,
-    Table,
-    blank_or,
-    number,
-    rows_of,
-    share,
-    size,
-    sizes_apart,
-    table_of,
-)
+from traceops.render.cells import NOT_KNOWN, Cell, Column, Table, blank_or, number, share, size, sizes_apart, table_of
 from traceops.render.document import Block, Chart, Heading, Section, TableBlock, bold, fold, soft, text
 from traceops.render.report import cross_figures
 from traceops.render.report.coverage import check_of, least_note, unfit_note, why_no_what_if
@@ -98,27 +86,6 @@ def path_table(report: Report) -> Table | None:
         "what": lambda row: Cell("") if row.what == row.kind else Cell(str(row.what)[:60], str(row.what)),
     }
     return table_of("critical_path", shown, columns=columns, make=cells, total=len(rows))
-
-
-def timeline_table(report: Report, shown: Sequence[int]) -> Table | None:
-    """What the longest step consists of on each shown rank, ms; None without a timeline."""
-    sums: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    begins: dict[int, float] = {}
-    for row in report.tables.timeline:
-        sums[row.rank][str(row.kind)] += row.duration_ms
-        begins[row.rank] = min(begins.get(row.rank, row.start_ms), row.start_ms)
-    if not sums:
-        return None
-    kinds = [bucket for bucket in BUCKETS if any(own.get(bucket) for own in sums.values())]
-    rows = [
-        {"rank": rank, "begins_ms": begins[rank], "step_ms": sum(own.values()), **dict.fromkeys(kinds, 0.0), **own}
-        for rank, own in sums.items()
-    ]
-    columns = [Column(kind, f"{TERMS[kind].label} ms", TERMS[kind].definition) for kind in kinds]
-    return table_of(
-        "timeline", rows_of(rows, shown), report.summary.step_words, columns=[rank_column(report), *columns],
-        total=len(rows),
-    )  # fmt: skip
 
 
 def collectives_table(report: Report) -> Table:
@@ -339,20 +306,19 @@ def critical_path(report: Report, shown: Sequence[int]) -> Section | None:
 
 def longest_step(report: Report, shown: Sequence[int]) -> Section | None:
     """What every rank did in the longest step."""
-    table, words = timeline_table(report, list(shown)), report.summary.step_words
-    if table is None:
+    if not report.tables.timeline:
         return None
+    words = report.summary.step_words
     clocks, several = clocks_sentence(report), len(report.ranks) > 1
     runs = cross_figures.MOST_RUNS if report.detail is None else FEW_RUNS
     figure = cross_figures.timeline_figure(report, list(shown), runs)
     longest = words.choose("longest step", "window")
     chart = Chart("timeline", say("timeline", "chart", longest=longest), figure)
-    sums = fold(say("timeline", "fold"), TableBlock(table))
     moments = soft(say("timeline", "said", several=several, clocks=clocks, kinds=groups_text(report)))
     drawn = step_timeline(report, (moments, chart))
-    blocks: tuple[Block, ...] = (moments, chart, sums)
+    blocks: tuple[Block, ...] = (moments, chart)
     if drawn is not None:
-        blocks = (soft(say("timeline", "intro", words, clocks=clocks)), drawn, how_to_open(report), sums)
+        blocks = (soft(say("timeline", "intro", words, clocks=clocks)), drawn, how_to_open(report))
     return section_of(
         "timeline", blocks, words, drawn=drawn is not None, step=report.tables.timeline[0].step, several=several,
         recorded=len(report.run.steps), ranks=len(report.ranks),

@@ -15,6 +15,7 @@ from traceops.core.words import WINDOW
 from traceops.render.report.coverage import check_of
 from traceops.render.report.whole_run import undisturbed_of
 from traceops.report.model import Report
+from traceops.rules.idle import HOST_BOUND
 from traceops.rules.registry import Family, family_of, rule_of
 from traceops.rules.stragglers import SLOW_GROUP
 from traceops.rules.validity_time import UNALIGNED_CLOCKS
@@ -206,7 +207,8 @@ def _replayed(report: Report, finding: Finding) -> Cure | None:
 
 
 def _rule_cure(report: Report, finding: Finding) -> Cure | None:
-    """What a rule's own words for a cure stand for: the impact, off the step of the rank that it is measured on."""
+    """What a rule's own words for a cure stand for: the impact, off the step of the rank that it is measured on. Of a
+    host that launches late it is the best that a fix may come to, and of a window, in which it may come once."""
     rule, saved = rule_of(finding.rule), finding.impact_ms
     if rule is None or not rule.cured or saved is None or not finding.ranks:
         return None
@@ -216,7 +218,11 @@ def _rule_cure(report: Report, finding: Finding) -> Cure | None:
         worst = next((e.rank for e in finding.evidence if e.rank is not None), finding.ranks[0])
         own = [row.duration_ms for row in report.steps if row.rank == worst and row.step not in left_out]
         step = sum(own) / len(own) if own else None
-    return None if step is None or saved > step else Cure(step, step - saved)
+    if step is None or saved > step:
+        return None
+    if finding.rule == HOST_BOUND.id or report.summary.step_words is WINDOW:
+        return Cure(step, step, step - saved)
+    return Cure(step, step - saved)
 
 
 def _evidence_ms(finding: Finding, fact: Fact) -> float | None:
