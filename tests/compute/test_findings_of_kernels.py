@@ -279,6 +279,21 @@ def test_kernels_whose_calls_have_their_number_find_their_operator(tmp_path):
     assert [(row.name, row.flops) for row in rows] == [("aten::mm", pytest.approx(3 * 2 * 4096**3))]
 
 
+def test_of_two_gpus_of_one_process_one_is_judged(tmp_path):
+    """'Lose 18.4 ms per step' of 10.8 ms, and an MFU of 152 %: the sums over both."""
+    one = op("aten::mm", *[tensor((4096, 4096))] * 2, us=400, kernel="nvjet_h_bf16")
+    path = write(tmp_path / "trace.json", [one] * 3)
+    alone = analyze(path, jobs=1)
+    document = json.loads(path.read_text())
+    kernels = [event for event in document["traceEvents"] if event["cat"] == "kernel"]
+    others = [{**event, "pid": 2, "args": {**event["args"], "device": 1}} for event in kernels]
+    document["traceEvents"] += others
+    path.write_text(json.dumps(document))
+    report = analyze(path, jobs=1)
+    assert report.compute.busy_ms == alone.compute.busy_ms
+    assert alone.summary.flops.mfu_pct and report.summary.flops.mfu_pct is None
+
+
 def test_late_launches_are_told_with_the_loop_that_makes_them(tmp_path):
     body = [op("aten::mm", tensor((64, 256)), tensor((256, 256)), us=3), op("aten::tanh", tensor((64, 256)), us=2)]
     report, _ = of(tmp_path, body * 100, host_us=40)

@@ -187,6 +187,7 @@ def _of_kernels(
     spent = events.dur[activity.row[kernels]].astype(float)
     if not len(kernels) or not spent.sum():
         return None, 0.0
+    devices = events.pid.take(activity.row.take(kernels))
     told = np.append(products, False)[activity.host.operator_around.take(activity.launch[kernels])]
     name = events.name.take(activity.row.take(kernels))
     times: dict[Precision | None, float] = {}
@@ -199,7 +200,8 @@ def _of_kernels(
     half = times.get("bf16", 0.0) + times.get("fp16", 0.0)
     of_most = half if most in ("bf16", "fp16") else times[most]
     whole = float(spent.sum())
-    return most if of_most >= ONE_PRECISION * whole else None, float(spent[~told].sum()) / whole
+    one = of_most >= ONE_PRECISION * whole and (devices == devices[0]).all()  # one peak
+    return most if one else None, float(spent[~told].sum()) / whole
 
 
 def _within(listed: NDArray[np.bool_], parent: NDArray[np.int32]) -> NDArray[np.bool_]:

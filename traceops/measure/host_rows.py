@@ -414,11 +414,9 @@ class HostRows(Struct, frozen=True, dict=True):
 
     def readers(self, calls: Int) -> Int:
         """The rows of torch's operators right around these calls, of which all is waiting; the call where none is."""
-        around = self.operator_around.take(calls)
-        inside = around >= 0
-        rows = calls.copy()
-        rows[inside] = self.nesting.rows[around[inside]]
-        return np.where(named(self.events, _OF_TORCH, ("aten::",)).take(self.events.name.take(rows)), rows, calls)
+        rows = np.append(self.nesting.rows, -1)[self.operator_around.take(calls)]
+        of_torch = named(self.events, _OF_TORCH, ("aten::",)).take(self.events.name.take(rows))
+        return np.where((rows >= 0) & of_torch, rows, calls)
 
     @cached_property
     def annotations(self) -> Int:

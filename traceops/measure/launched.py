@@ -26,8 +26,10 @@ _DEEPEST = 64  # operators around one
 def find_launched(events: Events, activity: Activity, steps: StepBounds, frames: Frames = NO_FRAMES) -> Launched:
     """Kernels, copies and fills of the recorded steps with their operators; no collectives."""
     step = steps.of_activity
+    inside = (step >= 0) & (step < len(steps))
+    inside &= _on_busiest(events.pid.take(activity.row), np.where(inside, activity.end - activity.start, 0))
     order = activity.by_launch
-    kept = order[(activity.kind.take(order) != COMM) & (step.take(order) >= 0) & (step.take(order) < len(steps))]
+    kept = order[(activity.kind.take(order) != COMM) & inside.take(order)]
     nesting = activity.host.nesting
     launch = activity.launch.take(kept)
     operator = activity.host.operator_around.take(launch)
@@ -38,8 +40,7 @@ def find_launched(events: Events, activity: Activity, steps: StepBounds, frames:
     optimizing: NDArray[np.bool_] = np.zeros(len(kept), dtype=bool)
     known = (launch >= 0).nonzero()[0]
     optimizing[known] = begin_inside(events, launch.take(known), rows_named(events, OPTIMIZER_NAME))
-    counted = (step >= 0) & (step < len(steps))
-    occupied = union(activity.start[counted], activity.end[counted]).total
+    occupied = union(activity.start[inside], activity.end[inside]).total
     host = steps.host_end - steps.host_start
     held = _held(events, activity)
     return Launched(
@@ -57,6 +58,16 @@ def find_launched(events: Events, activity: Activity, steps: StepBounds, frames:
         partial(_schedule, events, activity, steps, kept, held),
         *module_places(frames, nesting),
     )
+
+
+def _on_busiest(device: Int, spent: Int) -> NDArray[np.bool_]:
+    """What ran on the device that worked most, of a process that uses several."""
+    busiest = device[:1]
+    if (device != busiest).any():
+        devices, which = np.unique(device, return_inverse=True)
+        busiest = devices[np.bincount(which, weights=spent).argmax()]
+    on_it: NDArray[np.bool_] = device == busiest
+    return on_it
 
 
 def _held(events: Events, activity: Activity) -> Int:
