@@ -239,9 +239,8 @@ def _calls(
     if not len(rows):
         return ()
     events = host.events
-    around = host.nesting.outermost_around(rows)
-    operator = np.full(len(rows), -1)
-    operator[around >= 0] = events.name[host.nesting.rows[around[around >= 0]]]
+    around = np.append(host.nesting.rows, -1)[host.nesting.outermost_around(rows)]
+    operator = np.where(around >= 0, events.name.take(around), -1)
     if "" in events.names:
         operator[operator == events.names.index("")] = -1
     values, group = groups(events.name[rows], operator)
@@ -460,13 +459,8 @@ def _named(host: HostRows, threads: Sequence[_Thread], late: Intervals, steps: S
         columns = (one.long.start, one.long.end, one.row, took, np.full(len(took), number))
         parts.append([column[took >= LONG_NS] for column in columns])  # the rest lies beside work of the device
     start, end, row, took_ns, thread = map(np.concatenate, zip(*parts, strict=True))
-    is_call = np.zeros(len(events), dtype=bool)
-    is_call[host.launches] = True
-    called = is_call[row].nonzero()[0]
-    around = host.operator_around.take(row[called])
-    operator = np.full(len(row), -1, dtype=np.int64)
-    inside = around >= 0
-    operator[called[inside]] = events.name[host.nesting.rows[around[inside]]]
+    around = np.append(host.nesting.rows, -1)[np.where(is_in(row, host.launches), host.operator_around.take(row), -1)]
+    operator = np.where(around >= 0, events.name.take(around), -1)
     keys, group = groups(events.name[row], operator)
     total = np.bincount(group, weights=took_ns, minlength=len(keys))
     found = []

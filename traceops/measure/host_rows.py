@@ -310,9 +310,9 @@ class HostRows(Struct, frozen=True, dict=True):
 
     @cached_property
     def exchanged(self) -> Int:
-        """Notes of collectives that a backend runs on the host, on threads of its own."""
+        """Notes of collectives that a backend runs on threads of its own; torch 1.11 has them as operators."""
         rows = rows_named(self.events, _EXCHANGED)
-        return rows[self.events.in_cats(*ANNOTATION_CATS)[rows]]
+        return rows[self.events.in_cats(*ANNOTATION_CATS, *OPERATOR_CATS)[rows]]
 
     @property
     def blocking(self) -> Int:
@@ -414,11 +414,9 @@ class HostRows(Struct, frozen=True, dict=True):
 
     def readers(self, calls: Int) -> Int:
         """The rows of torch's operators right around these calls, of which all is waiting; the call where none is."""
-        around = self.operator_around.take(calls)
-        inside = around >= 0
-        rows = calls.copy()
-        rows[inside] = self.nesting.rows[around[inside]]
-        return np.where(named(self.events, _OF_TORCH, ("aten::",)).take(self.events.name.take(rows)), rows, calls)
+        rows = np.append(self.nesting.rows, -1)[self.operator_around.take(calls)]
+        of_torch = named(self.events, _OF_TORCH, ("aten::",)).take(self.events.name.take(rows))
+        return np.where((rows >= 0) & of_torch, rows, calls)
 
     @cached_property
     def annotations(self) -> Int:

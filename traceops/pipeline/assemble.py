@@ -76,21 +76,17 @@ _OF_DEVICE = ("idle_pct", "compute_pct", "non_compute_pct", "overlap_pct")
 def summary_of(known: Inputs, rank_rows: Sequence[RankRow], judged: Sequence[Check]) -> Summary:
     found, run = known.found, known.run
     rank_rows = [row for row in rank_rows if any(row.rank == one.summary.rank for one in run.typical_ranks)]
-    by_step: dict[int, list[int]] = defaultdict(list)
-    for times in run.ranks:
-        for number, duration in zip(times.summary.step_numbers, times.duration, strict=True):
-            by_step[int(number)].append(int(duration))
+    by_step = dict(run.durations_ms) if run.ranks else {}
     if len(by_step) > 1:
         by_step.pop(NO_STEP, None)  # the whole window of a rank that marks no steps is no step
-    durations = [median(own) / 1e6 for own in by_step.values()]
+    durations = list(by_step.values())
     low, high = map(_round, percentiles(np.array(durations), (5, 95))) if durations else (None, None)
     ledger = {bucket: assemble_tables.known_median([row.bucket_ms(bucket) for row in rank_rows]) for bucket in BUCKETS}
     step = run.step_ms
-    worst = {}
-    for bucket in BUCKETS:
-        most, rank = max(((row.bucket_ms(bucket) or 0.0, row.rank) for row in rank_rows), default=(0.0, 0))
-        if most > 0:
-            worst[bucket] = WorstRank(rank=rank, ms=most)
+    most = {
+        name: max(((row.bucket_ms(name) or 0.0, row.rank) for row in rank_rows), default=(0.0, 0)) for name in BUCKETS
+    }
+    worst = {bucket: WorstRank(rank=rank, ms=ms) for bucket, (ms, rank) in most.items() if ms > 0}
     timed = known.own_ms is not None or found.manifest.get("unprofiled_step_ms") is not None
     kinds = step_kinds(found.manifest)
     recording_ms = 0.0 if timed else max(map(within_lateness_ms, run.ranks), default=0.0)  # an estimate

@@ -73,6 +73,7 @@ _MOST_NAMED = 3
 _OFTEN = 1.5  # times a step: from there the number is given
 _FULL = 0.5  # of the mean step's: a step that has it
 _FEW, _FIRST = 3.0, 10.0  # calls of the driver, and of operators that launch
+_NO_WORK = re.compile(r"aten::|CompiledFunction|Torch-Compiled Region")  # by itself: some of aten, and what runs Python
 # What may load a kernel or start a library, as cudaFree does: others take or pin memory, wait, or make a graph.
 _CALL = re.compile(r"(?:cuda|hip|cu)(?=[A-Z])\w*?(Alloc|Register|Synchronize|Memcpy|Memset|Graph|$)")
 
@@ -95,8 +96,8 @@ class _Part(Struct, frozen=True):
     @property
     def advice(self) -> str:
         """The key of what to do about it. What launches, or calls the driver, once, may load what is used first. An
-        operator that computes nothing takes long for what holds the thread there."""
-        if self.held.unseen or (self.held.name.startswith("aten::") and not COMPUTES.match(self.held.name)):
+        operator that computes nothing takes long for what holds the thread there; a compiled one runs Python."""
+        if self.held.unseen or (_NO_WORK.match(self.held.name) and not COMPUTES.match(self.held.name)):
             return UNSEEN
         call = _CALL.match(self.held.name)
         few = _FEW * (not call[1]) if call else _FIRST * self.held.launches
@@ -143,7 +144,7 @@ def _advised(found: Finding, parts: Sequence[_Part], rule: Rule, times: RankTime
         known = tuple(one for one in found.evidence if one.fact is not Fact.RECORDING_AT_MOST)
         found = replace(restated(found, HostBound, profiler="unknown"), evidence=known)
     advice, summary = rule.advice_for(part.advice), times.summary
-    if part.held.unseen and not summary.meta.with_stack:
+    if part.advice == UNSEEN and not summary.meta.with_stack:
         advice = f"{advice} {rule.advice_for(RECORDS)}" if summary.host.regions else rule.advice_for(RECORDS)
     return replace(found, advice=advice) if mostly else found
 

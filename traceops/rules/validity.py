@@ -16,6 +16,7 @@ from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Severity
 from traceops.core.rank_text import ranks_text
 from traceops.core.rule import Verdict, described
+from traceops.core.text import short_name
 from traceops.core.units import clock_text, size_text, stored
 from traceops.core.words import STEPS_FOUND, StepWords, steps_found_text
 from traceops.measure.summary import RankSummary, numbered_steps
@@ -313,10 +314,10 @@ def judge_communication(ranks: Sequence[RankSummary], world: int, words: StepWor
         return NO_COMMUNICATION_SEEN.not_evaluated(reason("validity", "gloo"))
     first = on_gpu[0]
     steps, kernels = max(len(first.step_numbers), 1), [one for one in first.kernels if one.kind == "compute"]
-    evidence = [
-        Evidence(Fact.KERNEL, stored(one.total_us / 1e3 / steps), words.unit("ms"), rank=first.rank, subject=one.name)
-        for one in kernels[:_MOST_KERNELS]
-    ] or [Evidence(Fact.KERNELS_KNOWN_AS_COMMUNICATION, 0, "kernels", 1)]
+    named = [(short_name(one.name), stored(one.total_us / 1e3 / steps)) for one in kernels[:_MOST_KERNELS]]
+    evidence = [Evidence(Fact.KERNEL, ms, words.unit("ms"), rank=first.rank, subject=name) for name, ms in named] or [
+        Evidence(Fact.KERNELS_KNOWN_AS_COMMUNICATION, 0, "kernels", 1)
+    ]
     claim, seen = validity_claims.NoCommunication(world=world), [summary.rank for summary in on_gpu]
     return NO_COMMUNICATION_SEEN.verdict(NO_COMMUNICATION_SEEN.finding("info", "medium", claim, evidence, ranks=seen))
 

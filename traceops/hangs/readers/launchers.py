@@ -27,11 +27,6 @@ _BESIDE = (
     r"|(?:\S{1,100}/)?(?:sleep|tail|watch|top|htop|nvtop|nvitop|gpustat|nvidia-smi|rocm-smi|dcgmi|dstat|vmstat|iostat|mpstat"
     r"|sar|pidstat|dmesg|tensorboard|ssh|inotifywait)\b"
 )
-# Processes of a training or a server, as the kernel names them (15 characters at most).
-_OF_JOB = (
-    r"\b(?:python|pt_|torchrun|accelerate|deepspeed|ray::|vllm|VLLM::|sglang|lmdeploy|trtllm|tritonserver|text-generation)"
-    r"[\w.:-]{0,16}"
-)
 # How each program words it: a word in each such line, and a pattern with groups code, signal (its number) or name.
 # '^' and a bound on each repetition: a hostile line costs what a plain one of its length costs.
 _WAYS = tuple((who, needle, re.compile(pattern)) for who, needle, pattern in rows("launchers.ways"))
