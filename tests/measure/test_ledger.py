@@ -34,7 +34,7 @@ from slow_ledger import slow_ledger
 
 from traceops.across.cross_rank import measure_across
 from traceops.measure.activity import COMM, COMPUTE, MEMORY, find_activity
-from traceops.measure.ledger import find_lane, ledger_of
+from traceops.measure.ledger import find_lane, hta_is_wrong, ledger_of
 from traceops.measure.steps import NO_STEP, find_steps
 from traceops.traces.kineto import load_trace
 
@@ -449,6 +449,8 @@ def test_waiting_on_streams_and_cpu_ops_with_a_stream_are_no_device_activity():
     ]
     rows += kernel(0, 50, name="ProfilerStep#3", cat="gpu_user_annotation")
     assert find_activity(build(rows)).row.tolist() == [0]
+    rows = [*kernel(0, 5), {**kernel(0, 9, name="t", cat="cpu_op")[-1], "args": {"stream": 7}}]  # as Triton's have it
+    assert "1 events of category 'cpu_op'" in hta_is_wrong(build(rows), find_activity(build(rows)))
 
 
 @pytest.mark.parametrize("far", [10, 1 << 40])

@@ -140,6 +140,12 @@ def test_a_real_run_in_few_bytes_with_links_from_findings_and_commands(real: Rep
     assert plain.scripts() == [TABLES]
 
 
+def test_a_name_that_a_shell_would_read_is_quoted_in_commands(real: Report) -> None:
+    """Lightning names files fit-lightning-[Strategy]…"""
+    named = msgspec.structs.replace(real, run=msgspec.structs.replace(real.run, name="fit-[Strategy]it's"))
+    assert "traceops view 'profile/fit-[Strategy]it'\"'\"'s' --" in Page(render_html(named)).text()
+
+
 def test_of_many_ranks_a_few_are_drawn_those_of_findings_first(real: Report) -> None:
     found = find_traces(str(DATA / "slow_loader4"))
     analysis = run_pipeline(found, found.windows[-1], MapOptions(jobs=1, cache=False))

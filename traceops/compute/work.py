@@ -134,7 +134,7 @@ def _updated(tensors: Sequence[Tensor], name: str) -> float | None:
 def _copied(use: Use) -> Work:
     target, source = use.inputs.tensor(0), use.inputs.tensor(1)
     if target is None or source is None:
-        return Work("copy", bytes=_elementwise(use.inputs.tensors, "copy_"))
+        return Work("copy", bytes=_elementwise(use.inputs.tensors, "copy_") or None)
     kind: Kind = "cast" if target.dtype != source.dtype else "copy"
     return Work(kind, bytes=float(target.numel * target.size + source.stored))
 

@@ -263,7 +263,7 @@ _TO_PAGEABLE = re.compile(r"^Memcpy DtoH \(\w+ -> Pageable\)")
 _OF_TORCH = re.compile(r"^aten::")
 _EXCHANGED = re.compile(r"^(gloo|mpi|ucc):")
 ONE_WAY = re.compile(rf"{_EXCHANGED.pattern}i?(send|recv)")  # lasts until it is waited for
-_ALLOCATES = re.compile(r"^(cuda|hip)(Malloc|Free)$|^(cu|hip)Mem(Create|Map|Unmap|Release)$")
+ALLOCATES = re.compile(r"^(cuda|hip)(Malloc|Free)$|^(cu|hip)Mem(Create|Map|Unmap|Release)$")
 _FREES = re.compile(r"^(cuda|hip)Free$|^(cu|hip)Mem(Unmap|Release)$")
 _FIRST_USE = re.compile(
     r"^(cuda|hip|cu)(FuncGetAttributes|ModuleLoad|ModuleGet|LibraryLoad|LibraryGet|StreamCreate|MemPoolCreate)"
@@ -310,9 +310,9 @@ class HostRows(Struct, frozen=True, dict=True):
 
     @cached_property
     def exchanged(self) -> Int:
-        """Notes of collectives that a backend runs on the host, on threads of its own."""
+        """Notes of collectives that a backend runs on threads of its own; torch 1.11 has them as operators."""
         rows = rows_named(self.events, _EXCHANGED)
-        return rows[self.events.in_cats(*ANNOTATION_CATS)[rows]]
+        return rows[self.events.in_cats(*ANNOTATION_CATS, *OPERATOR_CATS)[rows]]
 
     @property
     def blocking(self) -> Int:
@@ -350,7 +350,7 @@ class HostRows(Struct, frozen=True, dict=True):
     @cached_property
     def allocations(self) -> Int:
         """Calls that take memory of the device from its driver, or give it back."""
-        return self._of_name(self.launches, named(self.events, _ALLOCATES))
+        return self._of_name(self.launches, named(self.events, ALLOCATES))
 
     @cached_property
     def allocator_stretches(self) -> tuple[Int, Int, Int]:

@@ -253,7 +253,7 @@ def hta_is_wrong(events: Events, activity: Activity) -> str:
         return "HTA has no answer for a trace without GPU activity"
     if activity.through_host:
         return "HTA counts no collective that the hosts run (gloo)"
-    counted = (events.stream != -1) & (events.correlation >= 0)
+    counted = events.stream != -1
     counted[activity.row] = False
     others = counted.nonzero()[0]
     if len(others):

@@ -161,7 +161,8 @@ def measure_backward_sync(events: Events, activity: Activity, steps: StepBounds)
             synchronised += at.start < at.stop
             computed = compute_end[_between(compute_launched, first, last)]
             device_end[step] = computed.max(initial=NO_BACKWARD)
-    known = len(comm) > 0 or not np.count_nonzero(activity.kind == COMM)
+    # What gloo's threads begin behind backward may have been given to them inside it: only the calls tell.
+    known = len(comm if activity.on_gpu else asked) > 0 or not np.count_nonzero(activity.kind == COMM)
     if not activity.on_gpu and any(name.startswith("nccl:") for name in events.names):
         known = False  # what NCCL ran is on the GPU, of which the trace holds nothing
     promise = next((name for name in events.names if _PROMISES.match(name)), "")

@@ -35,7 +35,7 @@ class UnjudgedTime(msgspec.Struct, frozen=True, kw_only=True):
     bucket: str
     rank: Whole
     pct: Number
-    why: Literal["unmatched", "no_launch", "not_recorded", "no_device", "not_evaluated", "no_rule"]
+    why: Literal["unmatched", "no_launch", "not_recorded", "no_device", "unrated", "not_evaluated", "no_rule"]
     rule: str | None = None
 
 

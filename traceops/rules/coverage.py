@@ -13,6 +13,8 @@ from traceops.core.findings import Check
 from traceops.core.rule import Rule
 from traceops.core.units import stored
 from traceops.measure.ledger import BUCKETS
+from traceops.measure.summary import RankSummary
+from traceops.rules.compute import SPEED
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND, OUTSIDE_TORCH
 from traceops.rules.idle_copies import EXPOSED_COPIES
 from traceops.rules.overlap import EXPOSED
@@ -22,10 +24,11 @@ from traceops.rules.stragglers import PERSISTENTLY_LATE
 LEAST_PCT = 0.5  # of the step: less is not listed
 
 # Which rules judge the time in a bucket; one that was evaluated will do. Waiting in a pipeline is its bubble, elsewhere
-# it is for stragglers. Of copies, those between host and device are judged, and no others. Compute is left out: no rule
-# judges how well a kernel uses the device. Where a trace names a GPU
-# and holds nothing of it, compute is open: it is the time of operators that may only have launched the work.
+# it is for stragglers. Of copies, those between host and device are judged, no others. Compute is open where nothing
+# rates its kernels and ranks are not compared, and where a trace names a GPU and holds nothing of it: then it is the
+# time of operators that may only have launched the work.
 JUDGED_BY: dict[str, tuple[Rule, ...]] = {
+    "compute": (SPEED, PERSISTENTLY_LATE),
     "comm_transfer": (EXPOSED,),
     "comm_wait": (PERSISTENTLY_LATE, LARGE_BUBBLE),
     "comm_unmatched": (),
@@ -37,10 +40,10 @@ JUDGED_BY: dict[str, tuple[Rule, ...]] = {
     "idle_unknown": (),
     "idle_gap": (),
 }
-assert set(JUDGED_BY) == set(BUCKETS) - {"compute"}
+assert set(JUDGED_BY) == set(BUCKETS)
 
 
-_Why = Literal["unmatched", "no_launch", "not_recorded", "no_device", "not_evaluated", "no_rule"]
+_Why = Literal["unmatched", "no_launch", "not_recorded", "no_device", "unrated", "not_evaluated", "no_rule"]
 
 
 class UnjudgedBucket(Struct, frozen=True):
@@ -66,8 +69,12 @@ def unjudged_time(run: CrossRank, checks: Sequence[Check], *, on_cpu: bool) -> t
     worst = max(by_rank, key=lambda rank: (sum(by_rank[rank].values()), -rank), default=None)
     if worst is None:
         return ()
-    special: dict[str, _Why] = {"compute": "no_device", "comm_unmatched": "unmatched", "idle_unknown": "no_launch"}
     summary, found = next(times.summary for times in run.ranks if times.summary.rank == worst), []
+    special: dict[str, _Why] = {
+        "compute": "no_device" if _may_have_launched(summary, on_cpu=on_cpu) else "unrated",
+        "comm_unmatched": "unmatched",
+        "idle_unknown": "no_launch",
+    }
     for name, pct in by_rank[worst].items():
         if pct < LEAST_PCT:
             continue
@@ -82,13 +89,17 @@ def unjudged_time(run: CrossRank, checks: Sequence[Check], *, on_cpu: bool) -> t
     return tuple(sorted(found, key=lambda one: -one.pct))
 
 
+def _may_have_launched(summary: RankSummary, *, on_cpu: bool) -> bool:
+    """Whether the trace names a GPU, of which it holds neither kernels nor calls: whether it was used is not known."""
+    return not on_cpu and summary.meta.device is not None and not summary.on_gpu and not summary.kernels_lost
+
+
 def _unjudged_pct(times: RankTimes, open_buckets: Sequence[str], *, on_cpu: bool) -> dict[str, float]:
     """Percent of a rank's time in buckets that no rule was judged on. Of evaluated copies that in which only others run
     than those between host and device."""
     found = {name: times.share_pct(name) or 0.0 for name in open_buckets}
     summary, total = times.summary, int(times.duration.sum())
-    # A trace that names a GPU, of which it holds neither kernels nor calls: whether it was used is not known.
-    if not on_cpu and summary.meta.device is not None and not summary.on_gpu and not summary.kernels_lost:
+    if _may_have_launched(summary, on_cpu=on_cpu):
         found["compute"] = times.share_pct("compute") or 0.0
     if "memory" not in open_buckets:
         own = sum(int(kind.alone_ns.sum()) for kind in summary.copies.kinds)

@@ -18,7 +18,7 @@ from traceops.core.rule import Rule
 from traceops.core.units import stored
 from traceops.core.words import WINDOW, StepWords
 from traceops.measure.host import COMPUTES, HeldLaunches
-from traceops.measure.host_rows import COMPILES
+from traceops.measure.host_rows import ALLOCATES, COMPILES
 from traceops.rules.idle_time import (
     Held,
     HostBound,
@@ -35,6 +35,7 @@ from traceops.rules.idle_time import (
     workers_needed,
 )
 from traceops.rules.inputs import Inputs
+from traceops.rules.memory import ASKS_DRIVER
 
 _REGION = "Optimizer.step#"  # as torch names it
 _MULTI = re.compile(r"^aten::_(fused|foreach_(add|addcmul|addcdiv|lerp))_")  # all parameters in a few launches
@@ -72,6 +73,7 @@ _MOST_NAMED = 3
 _OFTEN = 1.5  # times a step: from there the number is given
 _FULL = 0.5  # of the mean step's: a step that has it
 _FEW, _FIRST = 3.0, 10.0  # calls of the driver, and of operators that launch
+_NO_WORK = re.compile(r"aten::|CompiledFunction|Torch-Compiled Region")  # by itself: some of aten, and what runs Python
 # What may load a kernel or start a library, as cudaFree does: others take or pin memory, wait, or make a graph.
 _CALL = re.compile(r"(?:cuda|hip|cu)(?=[A-Z])\w*?(Alloc|Register|Synchronize|Memcpy|Memset|Graph|$)")
 
@@ -94,8 +96,8 @@ class _Part(Struct, frozen=True):
     @property
     def advice(self) -> str:
         """The key of what to do about it. What launches, or calls the driver, once, may load what is used first. An
-        operator that computes nothing takes long for what holds the thread there."""
-        if self.held.unseen or (self.held.name.startswith("aten::") and not COMPUTES.match(self.held.name)):
+        operator that computes nothing takes long for what holds the thread there; a compiled one runs Python."""
+        if self.held.unseen or (_NO_WORK.match(self.held.name) and not COMPUTES.match(self.held.name)):
             return UNSEEN
         call = _CALL.match(self.held.name)
         few = _FEW * (not call[1]) if call else _FIRST * self.held.launches
@@ -128,18 +130,21 @@ def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
         return found
     first, second = (*(_held(part, int(times.typical.sum())) for part in named[:2]), None)[:2]
     found = restated(found, HostBound, held=stored(whole), first=first, second=second)
-    return _advised(found, named[0], rule, times, mostly=whole >= _MOSTLY * idle_ms)
+    return _advised(found, parts, rule, times, mostly=whole >= _MOSTLY * idle_ms)
 
 
-def _advised(found: Finding, part: _Part, rule: Rule, times: RankTimes, *, mostly: bool) -> Finding:
+def _advised(found: Finding, parts: Sequence[_Part], rule: Rule, times: RankTimes, *, mostly: bool) -> Finding:
     """The finding with what to do about it, or to record: without an operator in the trace it may be one of torch's."""
+    part, again = parts[0], [one.ms for one in parts if one.steps > 1 and ALLOCATES.search(one.held.name)]
+    if sum(again) >= _MOSTLY * times.mean_ms("idle_host"):
+        return replace(restated(found, HostBound, for_memory=True), advice=ASKS_DRIVER.advice)
     if COMPILES.search(part.held.name):
         return replace(found, advice=rule.advice_for(COMPILING))
     if part.advice == FIRST_USE and found.proof(Fact.RECORDING_AT_MOST):  # the profiler may start there as well
         known = tuple(one for one in found.evidence if one.fact is not Fact.RECORDING_AT_MOST)
         found = replace(restated(found, HostBound, profiler="unknown"), evidence=known)
     advice, summary = rule.advice_for(part.advice), times.summary
-    if part.held.unseen and not summary.meta.with_stack:
+    if part.advice == UNSEEN and not summary.meta.with_stack:
         advice = f"{advice} {rule.advice_for(RECORDS)}" if summary.host.regions else rule.advice_for(RECORDS)
     return replace(found, advice=advice) if mostly else found
 
@@ -361,9 +366,7 @@ def _confidence(kind: IdleJudgement, slowdown: float | None, light: bool) -> Con
     """The profiler costs host time, so a claim about the host is as good as what is known of that cost."""
     if kind.bucket != "idle_host":
         return "high"
-    if light and slowdown is not None and slowdown > _SLOWED:
-        return "medium"  # the device is idle for so long; that the host is the cause is the trace's word
-    if slowdown is None:
+    if slowdown is None or (light and slowdown > _SLOWED):  # that the host is the cause is the trace's word
         return "medium"
     return "low" if slowdown > _SLOWED else "high"
 

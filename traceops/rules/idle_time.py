@@ -95,7 +95,8 @@ class OutsideTorch(Claim, frozen=True, kw_only=True):
 
 class HostBound(Idles, frozen=True, kw_only=True):
     """The host launches late. own: what of it the profiler cannot explain, which costs the host `cost` at most. held:
-    the whole of its long operators and calls, of which `first` and `second` take longest."""
+    the whole of its long operators and calls, of which `first` and `second` take longest. for_memory: most of it is in
+    calls that take memory of the driver or give it back."""
 
     own: float | None = None
     cost: float | None = None
@@ -107,6 +108,7 @@ class HostBound(Idles, frozen=True, kw_only=True):
     held: float | None = None
     first: Held | None = None
     second: Held | None = None
+    for_memory: bool = False
     computes: float | None = None
     computes_in: str = ""
 

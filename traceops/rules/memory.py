@@ -112,7 +112,6 @@ _IN_LATER_PART = "in the later part of the run"
 _MALLOCS = 0.5  # cudaMalloc calls a step
 _OF_STEP, _OF_STEP_ALONE = (0.05, 0.1)  # what such calls take: a warning; a finding where nothing else was observed
 _SHOWN = 0.05  # calls a step; less would read as none
-_LEAST_MS = 0.05  # of such calls: less is not named
 _RETRIES = 2  # one is that of a request that ended the program
 
 
@@ -165,6 +164,7 @@ def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Find
     most = max(busy, key=lambda use: (use.retries or 0, use.mallocs or 0.0, use.allocating_ms))
     step_ms, words = inputs.run.step_ms, inputs.run.step_words
     costs = max(use.allocating_ms for use in busy)
+    takes = stored(costs) or None
     ranks = sorted(use.rank for use in busy)
     rate, retries, retrying = most.calls, 0, False
     evidence = [Evidence(Fact.CALLS_FOR_MEMORY, round(most.calls, 2), words.unit("calls"), rank=most.rank)]
@@ -176,7 +176,6 @@ def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Find
         ]
     if costs:
         evidence.append(Evidence(Fact.TIME_OF_SUCH_CALLS, stored(costs), words.unit("ms"), rank=most.rank))
-    takes = costs if costs >= _LEAST_MS else None
     claim = AsksDriver(
         ranks=tuple(ranks),
         calls=rate if observed and (not retrying or rate >= _SHOWN) else None,
@@ -186,14 +185,10 @@ def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Find
         step=step_ms,
         emptied_in=_emptied(most.rank, inputs),
     )
-    severity: Severity = "warning" if observed and (retrying or _cost_much(costs, step_ms, rate)) else "info"
-    impact, cause = None if takes is None else stored(takes), "retries" if retrying else None
-    return ASKS_DRIVER.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=impact, cause=cause)
-
-
-def _cost_much(costs: float, step_ms: float, rate: float) -> bool:
-    """What the calls take decides, ms; where that is not known, how many they are in a step."""
-    return costs >= _OF_STEP * step_ms if costs > 0 and step_ms > 0 else rate >= 1
+    much = costs >= _OF_STEP * step_ms if costs else rate >= 1  # what they take decides, where it is known
+    severity: Severity = "warning" if observed and (retrying or much) else "info"
+    cause = "retries" if retrying else None
+    return ASKS_DRIVER.finding(severity, "high", claim, evidence, ranks=ranks, impact_ms=takes, cause=cause)
 
 
 def _emptied(rank: int, inputs: Inputs) -> str | None:

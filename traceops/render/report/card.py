@@ -59,7 +59,8 @@ _MAY_WAIT = ("comm_wait_ms", "comm_unmatched_ms")
 
 
 class NoProblem(Claim, frozen=True, kw_only=True):
-    """No rule fired above a remark. judged: percent of the step, where much was not. unrated, slow: its kernels."""
+    """No rule fired above a remark. judged: percent of the step, where much was not. unrated, slow: its kernels.
+    unjudged: percent of compute, where it is most of what was not judged."""
 
     family = "card"
     kind = "no_problem"
@@ -68,6 +69,7 @@ class NoProblem(Claim, frozen=True, kw_only=True):
     efficiency: float | None = None
     unrated: bool = False
     slow: bool = False
+    unjudged: float | None = None
 
 
 class NothingTimed(Claim, frozen=True, kw_only=True):
@@ -193,15 +195,23 @@ def without_finding(report: Report) -> tuple[Level, NoProblem | NothingTimed | W
     if accused and waiting is not None and waiting.pct >= WAIT_INFO_PCT:
         level: Level = "warning" if waiting.pct >= WAIT_WARNING_PCT else "info"
         return level, WaitForEachOther(waiting=waiting.ms, rank=waiting.rank, window=window)
-    judged = judged_pct(report)
+    judged, open_compute = judged_pct(report), None
     if (untimed := _untimed(report)) is not None:
         return "info", untimed
-    if judged is not None and judged < _LEAST_JUDGED_PCT and (unknown := unjudged_of(report)) is not None:
-        return "info", unknown
-    found = _no_problem(report, undisturbed)
+    if judged is not None and judged < _LEAST_JUDGED_PCT:
+        open_compute = _unjudged_compute(report)
+        if open_compute is None and (unknown := unjudged_of(report)) is not None:
+            return "info", unknown
+    found = replace(_no_problem(report, undisturbed), unjudged=open_compute)
     waits = waiting is not None and not calm and waiting.pct >= WAIT_WARNING_PCT
     doubtful = found.judged is not None or waits or found.unrated or found.slow or _caveat(report) is not None
     return "info" if doubtful else "clear", found
+
+
+def _unjudged_compute(report: Report) -> float | None:
+    """Percent of compute that nothing judges, where it is the largest such part."""
+    most = next(iter(report.summary.unjudged), None)
+    return most.pct if most is not None and most.why == "unrated" else None
 
 
 def _untimed(report: Report) -> NothingTimed | None:

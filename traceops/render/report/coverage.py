@@ -84,8 +84,8 @@ _SEE = f", see {UNALIGNED_CLOCKS.id}"
 
 
 class Unjudged(Claim, frozen=True, kw_only=True):
-    """What was not judged of a step. what: its largest part; share: its percent, where there are others. little: hardly
-    anything else was judged. do: a key."""
+    """What was not judged of a step beside compute. what: its largest part; share: its percent, where there are others.
+    little: next to nothing else was judged. do: a key."""
 
     family = "card"
     kind = "unjudged"
@@ -106,8 +106,9 @@ def unjudged_sentence(report: Report) -> str:
 
 
 def unjudged_of(report: Report) -> Unjudged | None:
-    """What was not judged, and what would change that; None where it is a tenth of the step or less."""
-    unjudged = report.summary.unjudged
+    """What was not judged, and what would change that; None where it is a tenth of the step or less. Compute that
+    nothing rates is left out: `kernels_sentence` says why."""
+    unjudged = [one for one in report.summary.unjudged if one.why != "unrated"]
     if (total := sum(one.pct for one in unjudged)) <= MOST_UNJUDGED_PCT:
         return None
     most, words = unjudged[0], report.summary.step_words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import shlex
 import zlib
 from collections.abc import Sequence
 from functools import lru_cache
@@ -60,8 +61,7 @@ def packed(detail: Detail, first: int, ranks: int) -> dict[str, Any]:
 
 def how_to_open(report: Report) -> Block:
     """The commands that show the same in Perfetto, with every event."""
-    name = report.run.name or "RUN"
-    path = f"profile/{name}" if " " not in name else f"'profile/{name}'"
+    path = shlex.quote(f"profile/{report.run.name or 'RUN'}")
     rules = list(dict.fromkeys(finding.rule for finding in report.findings if finding.ranks))[:3]
     lines = [f"traceops view {path} --around {rule}" for rule in rules]
     if (step := detail_step(report)) is not None:
