@@ -221,10 +221,8 @@ def _idle_behind(activity: Activity, lane: Lane, begin: Int, last: Int) -> tuple
     launched = activity.by_launch[activity.launch.take(activity.by_launch) >= 0]
     launched = launched[activity.start.take(launched) - events.end.take(activity.launch.take(launched)) >= AHEAD_NS]
     for tid in uniques(events.tid[last]):
-        own, ahead = (
-            (events.tid[last] == tid).nonzero()[0],
-            launched[events.tid.take(activity.launch.take(launched)) == tid],
-        )
+        own = (events.tid[last] == tid).nonzero()[0]
+        ahead = launched[events.tid.take(activity.launch.take(launched)) == tid]
         place = activity.launched.take(ahead).searchsorted(events.end[last[own]])
         until[own] = np.append(activity.start.take(ahead), until[own[-1]])[place]
         goes_on[own[:-1]] = begin[own[1:]] <= until[own[:-1]]
