@@ -371,11 +371,8 @@ def measure_held(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[Hel
     # What the program named there tells where it is, and not what it does.
     rows, unseen = host.annotations, intersect(Intervals(start, end), late)
     noted = [_of_thread(host, rows[host.events.tid.take(rows) == thread]) for thread in threads]
-    inside = merge(*(one.long for one in noted))
-    found = [
-        *_named(host, seen, late, steps),
-        _held("", "", subtract(unseen, inside), start[~inside.holds(start)], steps),
-    ]
+    alone = subtract(unseen, merge(*(one.long for one in noted)))
+    found = [*_named(host, seen, late, steps), _held("", "", alone, start[alone.within(start, end) >= LONG_NS], steps)]
     found += [HeldLaunches("", one.name, one.idle_ns, one.count) for one in _named(host, noted, unseen, steps)]
     found = [one for one in found if np.count_nonzero(one.idle_ns)]
     return tuple(sorted(found, key=lambda one: -int(one.idle_ns.sum()))[:_MOST])
