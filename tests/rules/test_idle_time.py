@@ -596,6 +596,7 @@ def test_a_clean_bill_says_so(without_calls):
     assert card.level == "info" and card.headline == "71 % of rank 3's step could not be judged"
     assert "idle: cause unknown, because the traces do not say which call launched" in said
     assert "ProfilerActivity.CPU and CUDA" in said
+    assert f"Not judged: {100 - card.judged_pct:.0f} % of rank 3's step" in said
 
 
 def blocked(report):
