@@ -15,7 +15,7 @@ from traceops.core.facts import Fact
 from traceops.core.findings import Check, Confidence, Evidence, Finding, Severity
 from traceops.core.units import ms_text
 from traceops.pipeline.analyze import analyze
-from traceops.render.report.card import LONGEST, actions_of, card_lines, card_of, shortened, told_first
+from traceops.render.report.card import LONGEST, actions_of, card_lines, card_of, judged_line, shortened, told_first
 from traceops.render.report.lead import not_evaluated
 from traceops.render.report.terminal import print_report
 from traceops.report.model import Card, Report
@@ -286,6 +286,7 @@ def test_of_a_late_rank_with_bars() -> None:
 def test_what_is_shown_of_much_that_was_not_checked_is_short() -> None:
     card = Card(level="clear", headline="No problem found", judged_pct=97.4, not_checked=("a", "b", "c", "d", "e"))
     assert card_lines(card)[1].plain == "Judged 97 % of the step · not checked: a, b, c and 2 more"
+    assert judged_line(replace(card, judged_pct=None)) == "Not checked: a, b, c and 2 more"
 
 
 def test_the_card_says_what_to_do_before_it_says_why() -> None:

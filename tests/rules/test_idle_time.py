@@ -19,6 +19,7 @@ from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
 from traceops.core.words import WINDOW
+from traceops.measure.host import HeldLaunches
 from traceops.measure.ledger import BUCKETS
 from traceops.measure.summary import summarize
 from traceops.pipeline import conclude
@@ -27,6 +28,7 @@ from traceops.pipeline.mapping.summary_file import check_summary
 from traceops.render.report.card import card_of
 from traceops.render.report.coverage import unjudged_sentence
 from traceops.rules.idle import BLOCKED_ON_DEVICE, INPUT_BOUND, of_storage, of_synchronize
+from traceops.rules.idle_findings import FIRST_USE, _Part
 from traceops.rules.idle_time import BlockedOnDevice, Held, HostBound, InputBound, few_steps, idle_of, in_time_ms
 from traceops.traces.discover import TraceFile
 
@@ -683,3 +685,9 @@ def test_a_wait_for_the_device_has_the_advice_of_who_asks_for_it(call, advice):
     idle, after = Evidence(Fact.BUCKET, 12.0, "ms"), Evidence(Fact.IDLE_AFTER, 12.0, "ms", subject=call)
     found = BLOCKED_ON_DEVICE.finding("warning", "high", "waits", [idle, after])
     assert of_synchronize(replace(found, advice="as it was")).advice.startswith(advice)
+
+
+def test_the_many_first_launches_of_a_cold_program_are_no_operator_on_the_cpu():
+    """33 calls of cudaLaunchKernel took 5.6 s of a window: 'move tensors to the device'."""
+    held = HeldLaunches("cudaLaunchKernel", "", np.array([5_559_000_000]), np.array([33]))
+    assert _Part(held, 5_559.0, 33.0, 1).advice == FIRST_USE

@@ -72,7 +72,7 @@ _LEAST_PART = 0.1  # of the idle time: from there one is named
 _MOST_NAMED = 3
 _OFTEN = 1.5  # times a step: from there the number is given
 _FULL = 0.5  # of the mean step's: a step that has it
-_FEW, _FIRST = 3.0, 10.0  # calls of the driver, and of operators that launch
+_FIRST = 10.0  # calls of operators that launch
 _NO_WORK = re.compile(r"aten::|CompiledFunction|Torch-Compiled Region")  # by itself: some of aten, and what runs Python
 # What may load a kernel or start a library, as cudaFree does: others take or pin memory, wait, or make a graph.
 _CALL = re.compile(r"(?:cuda|hip|cu)(?=[A-Z])\w*?(Alloc|Register|Synchronize|Memcpy|Memset|Graph|$)")
@@ -100,8 +100,8 @@ class _Part(Struct, frozen=True):
         if self.held.unseen or (_NO_WORK.match(self.held.name) and not COMPUTES.match(self.held.name)):
             return UNSEEN
         call = _CALL.match(self.held.name)
-        few = _FEW * (not call[1]) if call else _FIRST * self.held.launches
-        if self.steps == 1 and self.count <= few:
+        once = not call[1] if call else self.count <= _FIRST * self.held.launches
+        if self.steps == 1 and once:  # a cold program's first launches are many
             return FIRST_USE
         return PLANS if self.held.launches and not call else CALLS
 

@@ -74,11 +74,6 @@ def is_first_use(region: ExtraRegion) -> bool:
     return region.first_use_ms >= _MOST_OF_REGION * region.ms
 
 
-def allocates(region: ExtraRegion) -> bool:
-    """Whether the host is in this region longer because the allocator calls the driver there."""
-    return region.allocating_ms >= _MOST_OF_REGION * region.ms
-
-
 def first_uses(run: CrossRank) -> tuple[int, ...]:
     """The steps unlike the others that are so because something is used for the first time."""
     most: dict[int, float] = {}
@@ -454,7 +449,7 @@ def _cause(times: RankTimes, run: CrossRank) -> tuple[str, tuple[str, float] | N
         return "unknown", None  # the rank waits for others
     if most := _longest([one for one in long if is_first_use(one)]):
         return FIRST_USE, most
-    asking = [one for one in extra if allocates(one)]
+    asking = [one for one in extra if one.allocating_ms >= _MOST_OF_REGION * one.ms]
     if sum(one.allocating_ms for one in asking) >= least and (most := _longest(asking)):
         return ALLOCATES, most
     if _does_other_work(times, run):

@@ -340,7 +340,7 @@ def judged_line(card: Card) -> str:
         parts.append(f"times {'without' if card.without_profiler else 'with'} the profiler")
     if card.caveat is not None:
         parts.append(texts("card", "words")[f"caveat.{card.caveat}"])
-    return " · ".join(parts)
+    return (line := " · ".join(parts))[:1].upper() + line[1:]
 
 
 def confidence_text(card: Card) -> str:
