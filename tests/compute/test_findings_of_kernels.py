@@ -334,6 +334,12 @@ def step_of(one):
     return float(replayed_ns(one, one.host_ns[np.newaxis].astype(float), one.device_ns[np.newaxis].astype(float))[0])
 
 
+@pytest.mark.parametrize(("host_us", "effect"), [(1500, "certain"), (2800, "at_most")])
+def test_a_fix_of_kernels_is_certain_only_of_a_step_that_the_device_fills(tmp_path, host_us, effect):
+    report = analyze(write(tmp_path / "trace.json", [odd(2000)] * 4, host_us=host_us, steps=3), jobs=1)
+    assert [one.facts["effect"] for one in report.findings if one.cause == "misaligned_shape"] == [effect]
+
+
 def test_the_slower_of_host_and_device_makes_the_step():
     assert step_of(schedule([10] * 8, [30] * 8)) == 240
     assert step_of(schedule([30] * 8, [10] * 8)) == 240
