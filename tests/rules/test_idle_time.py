@@ -511,7 +511,7 @@ def test_what_is_certain_alone_is_no_clean_bill_for_what_is_not():
     report = analyze(PLAIN / "graph" / "trace.json.gz")
     assert found_host_bound(report) is None
     assert check(report).lacking == "may_be_recording"
-    assert "most of the lateness: launches are 2.2 ms late per step" in check(report).reason
+    assert "most of the lateness: launches are 2.22 ms late per step" in check(report).reason
     assert card_of(report).headline == "52 % of the step is compute; how fast it could be is unknown"
 
 
@@ -612,6 +612,7 @@ def test_a_clean_bill_says_so(without_calls):
     assert card.level == "info" and card.headline == "71 % of rank 3's step could not be judged"
     assert "idle: cause unknown, because the traces do not say which call launched" in said
     assert "ProfilerActivity.CPU and CUDA" in said
+    assert f"Not judged: {100 - card.judged_pct:.0f} % of rank 3's step" in said
 
 
 def blocked(report):

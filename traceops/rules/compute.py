@@ -98,13 +98,12 @@ SMALL = described("compute", "TO-K007")
 SPEED = described("compute", "TO-K008")
 RULES = (TYPES, ATTENTION, SHAPES, FUSION, INDEXING, RECOMPUTATION, SMALL, SPEED)
 OF_CAUSE: dict[str, Rule] = {cause: rule for rule in RULES for cause, _ in rule.by_cause}
-_EXAMPLES = {"AMD": "MI300X", "NVIDIA": "H100", None: "NAME"}
 
 
 def why_unrated(compute: RankCompute) -> str:
     """Why nothing tells how fast the kernels could be; '' where it is known."""
     if compute.rates == "assumed" and not compute.gpu:
-        return reason("compute", "no_name", example=_EXAMPLES[compute.maker])
+        return reason("compute", "no_name")
     if compute.rates == "assumed":
         return reason("compute", "no_rates", gpu=compute.gpu)
     if compute.has_shapes and compute.efficiency is not None:
