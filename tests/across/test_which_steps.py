@@ -301,6 +301,7 @@ def test_a_first_step_that_the_device_begins_late_is_none():
     """Of 31.9 ms, while the device ended what was launched before, beside 82, 77 and 83: the mean was of all four."""
     waits = {0: np.zeros(4, dtype=np.int64)}
     assert unlike_steps([_rank(0, [32, 82, 77, 83], [0] * 4)], waits) == (1,)
+    assert unlike_steps([_rank(0, [179, 211, 211, 221], [0] * 4)], waits) == (1,)
     assert unlike_steps([_rank(0, [32, 82, 31, 83], [0] * 4)], waits) == ()
 
 
