@@ -224,7 +224,7 @@ def begin_ns(summary: RankSummary) -> int:
 
 MORE_WORK = 1.2  # times the kernels of a typical step: other work runs
 _FELT = 0.5  # of what a rank does more in a step: the others wait for that in the next one; of a long step: its cause
-_WHOLE = 0.9  # of the shortest other step: a first one that takes less was begun late
+_WHOLE = 0.9  # of the shortest other step: a first one that the device begins late takes less
 _ALONE = 0.3  # of the steps: so many without any communication
 _FEWEST_SHARED = 2  # steps that all ranks recorded, so that the others are left out
 _SHARED = 0.25  # of the median rank's steps, for the same
@@ -276,7 +276,8 @@ def unlike_steps(
         echo = np.concatenate(([False], (alone | alone_in_run)[:-1] & (more_waiting[1:] >= _FELT * more[:-1])))
         unlike |= alone | echo
         # The device ends what was launched before: the rest of the first step is no step.
-        unlike[0] |= len(numbers) > 2 and not unlike.any() and took[0] < _WHOLE * took[1:].min()
+        lacks, least = -max(summary.catches_up_ns for summary in ranks), took[1:].min()
+        unlike[0] |= len(numbers) > 2 and not unlike.any() and took[0] < _WHOLE * least <= took[0] + lacks
     return tuple(number for number, odd in zip(numbers, unlike.tolist(), strict=True) if odd)
 
 
