@@ -244,8 +244,7 @@ def unlike_steps(
     in few steps, these are part of each round, and only the ranks' own times without communication tell: those of the
     slowest rank, whom the others wait for.
     """
-    steps = {number for summary in ranks for number in summary.step_numbers.tolist()}
-    numbers = sorted(steps)
+    numbers = sorted({number for summary in ranks for number in summary.step_numbers.tolist()})
     at = {number: i for i, number in enumerate(numbers)}
     durations, own, waited = (np.full((len(ranks), len(numbers)), np.nan) for _ in range(3))
     # In post-local SGD no rank communicates in a good part of the steps, though they do in others.
@@ -256,10 +255,8 @@ def unlike_steps(
     in_few = bool(meets.any()) and float(meets.mean()) <= 1 - _ALONE
     for row, summary in enumerate(ranks):
         place = [at[number] for number in summary.step_numbers.tolist()]
-        wait = waits[summary.rank]
-        durations[row, place] = summary.ledger.duration
-        own[row, place] = summary.ledger.duration - wait - (transfers or {}).get(summary.rank, 0) * in_few
-        waited[row, place] = wait
+        durations[row, place], waited[row, place] = summary.ledger.duration, waits[summary.rank]
+        own[row, place] = durations[row, place] - waited[row, place] - (transfers or {}).get(summary.rank, 0) * in_few
     if not numbers:
         return ()
     if in_few:

@@ -99,8 +99,7 @@ class StepBounds(Struct, frozen=True):
 
     @property
     def catches_up_ns(self) -> int:
-        """What the first step holds until the device ends it, where it begins on the host, which runs ahead; < 0: what
-        it lacks, as the device begins it later than it ends it."""
+        """What the first step holds until the device, behind its host, ends it; < 0: what it lacks, begun late."""
         if not len(self) or not len(self.host_start):
             return 0
         begins, ends = int(self.edges[0] - self.host_start[0]), int(self.edges[1] - self.host_end[0])

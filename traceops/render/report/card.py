@@ -199,19 +199,14 @@ def without_finding(report: Report) -> tuple[Level, NoProblem | NothingTimed | W
     if (untimed := _untimed(report)) is not None:
         return "info", untimed
     if judged is not None and judged < _LEAST_JUDGED_PCT:
-        open_compute = _unjudged_compute(report)
-        if open_compute is None and (unknown := unjudged_of(report)) is not None:
+        if (most := report.summary.unjudged[0]).why == "unrated":
+            open_compute = most.pct
+        elif (unknown := unjudged_of(report)) is not None:
             return "info", unknown
     found = replace(_no_problem(report, undisturbed), unjudged=open_compute)
     waits = waiting is not None and not calm and waiting.pct >= WAIT_WARNING_PCT
     doubtful = found.judged is not None or waits or found.unrated or found.slow or _caveat(report) is not None
     return "info" if doubtful else "clear", found
-
-
-def _unjudged_compute(report: Report) -> float | None:
-    """Percent of compute that nothing judges, where it is the largest such part."""
-    most = next(iter(report.summary.unjudged), None)
-    return most.pct if most is not None and most.why == "unrated" else None
 
 
 def _untimed(report: Report) -> NothingTimed | None:
@@ -317,7 +312,7 @@ def _cut(said: str, limit: int) -> str:
     if whole := [at for at in clauses if said[:at].count("(") == said[:at].count(")")]:
         kept = said[: whole[-1]]
         head, colon, first = kept.rpartition(": ")
-        return head if colon and "," not in first else kept  # one of several examples is no list
+        return head if colon and "," not in first and said[len(kept)] == "," else kept  # one of several is no list
     return f"{said[: limit - 1].rpartition(' ')[0] or said[: limit - 1]}…"
 
 
