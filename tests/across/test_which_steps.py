@@ -301,8 +301,12 @@ def test_no_step_is_an_echo_of_one_that_only_waits():
 def test_a_first_step_that_the_device_begins_late_is_none():
     """While the device ended what was launched before: the mean of 31.9, 82, 77 and 83 was of all four."""
     waits = {0: np.zeros(4, dtype=np.int64)}
-    for took, lacks, unlike in (([32, 82, 77, 83], 45, (1,)), ([179, 211, 212], 32, (1,)), ([179, 211, 212], 10, ())):
-        assert unlike_steps([_rank(0, took, [0] * len(took), lacks_ms=lacks)], waits) == unlike
+    for took, lacks, unlike in (
+        ([32, 82, 77, 83], 45, (1,)),
+        ([179, 211, 212, 221], 32, (1,)),
+        ([179, 211, 212, 221], 10, ()),
+    ):
+        assert unlike_steps([_rank(0, took, [0] * 4, lacks_ms=lacks)], waits) == unlike
     assert unlike_steps([_rank(0, [32, 82, 31, 83], [0] * 4, lacks_ms=45)], waits) == ()
 
 
