@@ -374,10 +374,9 @@ def measure_held(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[Hel
     rows, unseen = host.annotations, intersect(Intervals(start, end), late)
     noted = [_of_thread(host, rows[host.events.tid.take(rows) == thread]) for thread in threads]
     inside = merge(*(one.long for one in noted))
-    found = [
-        *_named(host, seen, late, steps),
-        _held("", "", subtract(unseen, inside), start[~inside.holds(start)], steps),
-    ]
+    nameless = subtract(unseen, inside)
+    count = nameless.start[nameless.end - nameless.start >= LONG_NS]
+    found = [*_named(host, seen, late, steps), _held("", "", nameless, count, steps)]
     found += [HeldLaunches("", one.name, one.idle_ns, one.count) for one in _named(host, noted, unseen, steps)]
     found = [one for one in found if np.count_nonzero(one.idle_ns)]
     return tuple(sorted(found, key=lambda one: -int(one.idle_ns.sum()))[:_MOST])

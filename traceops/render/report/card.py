@@ -195,23 +195,18 @@ def without_finding(report: Report) -> tuple[Level, NoProblem | NothingTimed | W
     if accused and waiting is not None and waiting.pct >= WAIT_INFO_PCT:
         level: Level = "warning" if waiting.pct >= WAIT_WARNING_PCT else "info"
         return level, WaitForEachOther(waiting=waiting.ms, rank=waiting.rank, window=window)
-    judged, open_compute = judged_pct(report), None
+    judged, unrated = judged_pct(report), False
     if (untimed := _untimed(report)) is not None:
         return "info", untimed
     if judged is not None and judged < _LEAST_JUDGED_PCT:
-        open_compute = _unjudged_compute(report)
-        if open_compute is None and (unknown := unjudged_of(report)) is not None:
+        unrated = report.summary.unjudged[0].why == "unrated"
+        if not unrated and (unknown := unjudged_of(report)) is not None:
             return "info", unknown
-    found = replace(_no_problem(report, undisturbed), unjudged=open_compute)
+    found = _no_problem(report, undisturbed)
+    found = replace(found, unjudged=found.compute if unrated else None)
     waits = waiting is not None and not calm and waiting.pct >= WAIT_WARNING_PCT
     doubtful = found.judged is not None or waits or found.unrated or found.slow or _caveat(report) is not None
     return "info" if doubtful else "clear", found
-
-
-def _unjudged_compute(report: Report) -> float | None:
-    """Percent of compute that nothing judges, where it is the largest such part."""
-    most = next(iter(report.summary.unjudged), None)
-    return most.pct if most is not None and most.why == "unrated" else None
 
 
 def _untimed(report: Report) -> NothingTimed | None:

@@ -84,8 +84,8 @@ _SEE = f", see {UNALIGNED_CLOCKS.id}"
 
 
 class Unjudged(Claim, frozen=True, kw_only=True):
-    """What was not judged of a step beside compute. what: its largest part; share: its percent, where there are others.
-    little: next to nothing else was judged. do: a key."""
+    """What was not judged of a step. what: its largest part beside compute that nothing rates, and compute whether that
+    is larger; share: its percent, where there are others. little: next to nothing was judged. do: a key."""
 
     family = "card"
     kind = "unjudged"
@@ -97,6 +97,7 @@ class Unjudged(Claim, frozen=True, kw_only=True):
     do: str = ""
     match: str | None = None
     little: bool = False
+    compute: bool = False
 
 
 def unjudged_sentence(report: Report) -> str:
@@ -106,11 +107,12 @@ def unjudged_sentence(report: Report) -> str:
 
 
 def unjudged_of(report: Report) -> Unjudged | None:
-    """What was not judged, and what would change that; None where it is a tenth of the step or less. Compute that
-    nothing rates is left out: `kernels_sentence` says why."""
+    """What was not judged, and what would change that; None where it is a tenth of the step or less beside compute that
+    nothing rates: `kernels_sentence` says why that is."""
     unjudged = [one for one in report.summary.unjudged if one.why != "unrated"]
-    if (total := sum(one.pct for one in unjudged)) <= MOST_UNJUDGED_PCT:
+    if (beside := sum(one.pct for one in unjudged)) <= MOST_UNJUDGED_PCT:
         return None
+    total = sum(one.pct for one in report.summary.unjudged)
     most, words = unjudged[0], report.summary.step_words
     check = check_of(report, most.rule) if most.rule else None
     why = "" if check is None else check.reason
@@ -126,11 +128,12 @@ def unjudged_of(report: Report) -> Unjudged | None:
         total=total,
         # With nothing launched, it is not the operators that are unknown.
         what=texts("card", "unjudged")["no_operator"] if nothing_launched else BUCKETS[most.bucket].metric,
-        share=most.pct if len(unjudged) > 1 and total - most.pct >= 1 else None,
+        share=most.pct if total - most.pct >= 1 else None,
         because=because.removesuffix(_SEE) if do == "clocks" else because,
         do=do,
         match=match,
-        little=total > _NEARLY_ALL_PCT,
+        little=beside > _NEARLY_ALL_PCT,
+        compute=most is not report.summary.unjudged[0],
         window=words is WINDOW,
     )
 
