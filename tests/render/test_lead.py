@@ -316,6 +316,7 @@ def test_without_steps_nothing_is_judged() -> None:
         ("3 of 4 ranks (1–3) have no trace (TO-V001).", "3 of 4 ranks have no trace"),
         ("A step takes 2.5 ms.", "A step takes 2.5 ms"),
         (f"Rank 0 computes longer, {'and waits ' * 12}", "Rank 0 computes longer"),
+        (f"Too little is known: it may be so: {'it comes late ' * 9}", "Too little is known: it may be so"),
         ("x" * 200, f"{'x' * 89}…"),
     ],
 )

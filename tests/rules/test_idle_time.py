@@ -227,6 +227,15 @@ def test_the_first_sentence_names_what_holds_the_host_most():
     assert starves(COLLECTED.parent).number(Fact.HELD_IN) == pytest.approx(159.3, abs=0.5)
 
 
+def test_a_stretch_that_begins_inside_a_range_of_the_program_is_counted(tmp_path):
+    """The range of an optimizer's step ends 50 µs into each: they came '0.0 times'."""
+    tail = {"cat": "user_annotation", "name": "tail", "dur": 3050}
+    found = starves(
+        written(tmp_path, lambda events: [{**one, **tail, "ts": one["ts"] - 3000} for one in holes(events)])
+    )
+    assert found.number(Fact.TIMES_IN) == 1
+
+
 def test_an_operator_that_takes_long_is_named(tmp_path):
     found = starves(written(tmp_path, lambda events: list(holes(events))))
     first = claim_of(found, HostBound).first
@@ -498,7 +507,7 @@ def test_what_is_certain_alone_is_no_clean_bill_for_what_is_not():
     report = analyze(PLAIN / "graph" / "trace.json.gz")
     assert found_host_bound(report) is None
     assert check(report).lacking == "may_be_recording"
-    assert "most of the lateness: launches are 2.2 ms late per step" in check(report).reason
+    assert "most of the lateness: launches are 2.22 ms late per step" in check(report).reason
     assert card_of(report).headline == "52 % of the step is compute; how fast it could be is unknown"
 
 
@@ -599,6 +608,7 @@ def test_a_clean_bill_says_so(without_calls):
     assert card.level == "info" and card.headline == "71 % of rank 3's step could not be judged"
     assert "idle: cause unknown, because the traces do not say which call launched" in said
     assert "ProfilerActivity.CPU and CUDA" in said
+    assert f"Not judged: {100 - card.judged_pct:.0f} % of rank 3's step" in said
 
 
 def blocked(report):

@@ -1,7 +1,7 @@
 """What a GPU attains, not its peak: rates by kind, type and size of the work.
 
 H200: medians of kernels that were recorded on one (torch 2.11, CUDA 13; benchmarks/compute/README.md). Other GPUs: the
-share of the data sheet's peak and bandwidth that the H200 attains, of theirs.
+share of the data sheet's peak and bandwidth that the H200 attains, of theirs; AMD measured an MI300X's products.
 """
 
 from __future__ import annotations
@@ -73,6 +73,13 @@ H200 = Rates(
         "attention": 3.5, "convolution": 3.0, "recurrent": 3.0,
     },
 )  # fmt: skip
+_CDNA3 = replace(  # 708 TFLOP/s in bf16, as AMD measures an MI300X's products: 54 % of the sheet, and an H200 has 75 %
+    H200,
+    **{
+        table: tuple((size, 0.724 * rate) for size, rate in getattr(H200, table))
+        for table in ("half", "forward", "backward")
+    },
+)
 
 
 class Gpu(Struct, frozen=True):
@@ -138,7 +145,7 @@ def gpu_of(device: str | None) -> Gpu:
             known = Gpu(
                 device, tensor / _SHEET["bf16"], simt / _SHEET["fp32"], fp64 / _SHEET["fp64"],
                 memory / _SHEET["memory"], processors, half_type_of(device), not _NO_TF32.search(device),
-                "measured" if "H200" in device else "scaled",
+                "measured" if "H200" in device else "scaled", _CDNA3 if "MI3" in pattern else H200,
             )  # fmt: skip
             break
     own = kept_rates(device)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from traceops.compute import attainable, heavy, unsized
 from traceops.compute.judged import Judged, Kernels, judge_uses, kernel_works, launches_of, operator_times, time_of
 from traceops.compute.model import OF_HOST, Bound, Impossible, KernelTables, Loss, RankCompute
-from traceops.compute.named import built_for, maker_of
+from traceops.compute.named import built_for
 from traceops.compute.passes import (
     find_broadcasts,
     find_casts,
@@ -303,7 +303,6 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
         roofs=None if gpu.source == "assumed" else attainable.roofs_of(gpu),
         has_shapes=has_shapes,
         gpu=device or "",
-        maker=maker_of(one.use.main_kernel for one in by_time),
         impossible=tuple(sorted(beyond.values(), key=lambda one: -one.times)),
         replayed=_is_replayed(kernels, launched),
     )

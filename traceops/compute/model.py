@@ -8,7 +8,6 @@ from typing import Literal
 from msgspec import Struct
 
 from traceops.compute.attainable import Roofs, Source
-from traceops.compute.named import Maker
 from traceops.compute.work import Kind
 from traceops.traces.windows import unpack_part
 
@@ -121,7 +120,6 @@ class RankCompute(Struct, frozen=True):
     roofs: Roofs | None = None
     has_shapes: bool = True
     gpu: str = ""  # its name, "" where neither the trace nor the user tells
-    maker: Maker | None = None  # by the names of kernels
     impossible: tuple[Impossible, ...] = ()  # the farthest beyond the data sheet first
     paced_ns: tuple[float, ...] = ()  # the replayed step at the paces of `measure.paced_hosts`
     replayed: bool = False  # most of it by CUDA graphs, whose kernels have no operators and no shapes

@@ -1,4 +1,4 @@
-"""What a kernel's name tells: who made it, which unit multiplies, and with its grid the operator and its inputs."""
+"""What a kernel's name tells: which unit multiplies, and with its grid the operator and its inputs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Literal
 
-Maker = Literal["NVIDIA", "AMD"]
 Unit = Literal["simt", "tf32", "half", "fp8", "fp64", "other"]
 
 # Searched in names in lower case: expressions that ignore case try each alternative at each place.
@@ -39,21 +38,6 @@ _PRODUCT = re.compile(
     r"gemm|nvjet|cutlass.*(gemm|Kernel2?$)|xmma|cublas|gemv|splitk|Cijk_|triton_tem|_mm_|wgmma", re.IGNORECASE
 )
 _ATTENTION = re.compile(r"fmha|flash|attention|attn|sdpa|mha_|_flash_", re.IGNORECASE)
-
-_AMD = re.compile(r"^Cijk_|igemm_(fwd|bwd|wrw)_gtc|\bck::|\bck_|aiter|rocm|miopen|hipblas|gfx9", re.IGNORECASE)
-_NVIDIA = re.compile(r"cutlass|cudnn|cublas|nvjet|xmma|sm[789]0_|sm1\d0_|ampere_|volta_|turing_", re.IGNORECASE)
-
-
-def maker_of(names: Iterable[str]) -> Maker | None:
-    """The vendor of the GPU, by names of kernels; None if no name shows it."""
-    for name in names:
-        if _AMD.search(name):
-            return "AMD"
-        if _NVIDIA.search(name):
-            return "NVIDIA"
-    return None
-
-
 _BUILT_FOR = {"ISA942": "AMD Instinct MI300X"}  # the part of a name by which AMD's products are built for one GPU
 
 

@@ -221,10 +221,8 @@ def _idle_behind(activity: Activity, lane: Lane, begin: Int, last: Int) -> tuple
     launched = activity.by_launch[activity.launch.take(activity.by_launch) >= 0]
     launched = launched[activity.start.take(launched) - events.end.take(activity.launch.take(launched)) >= AHEAD_NS]
     for tid in uniques(events.tid[last]):
-        own, ahead = (
-            (events.tid[last] == tid).nonzero()[0],
-            launched[events.tid.take(activity.launch.take(launched)) == tid],
-        )
+        own = (events.tid[last] == tid).nonzero()[0]
+        ahead = launched[events.tid.take(activity.launch.take(launched)) == tid]
         place = activity.launched.take(ahead).searchsorted(events.end[last[own]])
         until[own] = np.append(activity.start.take(ahead), until[own[-1]])[place]
         goes_on[own[:-1]] = begin[own[1:]] <= until[own[:-1]]
@@ -373,10 +371,8 @@ def measure_held(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[Hel
     # What the program named there tells where it is, and not what it does.
     rows, unseen = host.annotations, intersect(Intervals(start, end), late)
     noted = [_of_thread(host, rows[host.events.tid.take(rows) == thread]) for thread in threads]
-    inside = merge(*(one.long for one in noted))
-    nameless = subtract(unseen, inside)
-    count = nameless.start[nameless.end - nameless.start >= LONG_NS]
-    found = [*_named(host, seen, late, steps), _held("", "", nameless, count, steps)]
+    alone = subtract(unseen, merge(*(one.long for one in noted)))
+    found = [*_named(host, seen, late, steps), _held("", "", alone, start[alone.within(start, end) >= LONG_NS], steps)]
     found += [HeldLaunches("", one.name, one.idle_ns, one.count) for one in _named(host, noted, unseen, steps)]
     found = [one for one in found if np.count_nonzero(one.idle_ns)]
     return tuple(sorted(found, key=lambda one: -int(one.idle_ns.sum()))[:_MOST])

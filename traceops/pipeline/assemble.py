@@ -76,10 +76,8 @@ _OF_DEVICE = ("idle_pct", "compute_pct", "non_compute_pct", "overlap_pct")
 def summary_of(known: Inputs, rank_rows: Sequence[RankRow], judged: Sequence[Check]) -> Summary:
     found, run = known.found, known.run
     rank_rows = [row for row in rank_rows if any(row.rank == one.summary.rank for one in run.typical_ranks)]
-    by_step = dict(run.durations_ms) if run.ranks else {}
-    if len(by_step) > 1:
-        by_step.pop(NO_STEP, None)  # the whole window of a rank that marks no steps is no step
-    durations = list(by_step.values())
+    took = run.durations_ms if run.ranks else {}  # of which the whole window of a rank without marks is no step
+    durations = [ms for number, ms in took.items() if number != NO_STEP or len(took) == 1]
     low, high = map(_round, percentiles(np.array(durations), (5, 95))) if durations else (None, None)
     ledger = {bucket: assemble_tables.known_median([row.bucket_ms(bucket) for row in rank_rows]) for bucket in BUCKETS}
     step = run.step_ms

@@ -81,6 +81,7 @@ class LaunchedBy(KernelClaim, frozen=True, kw_only=True):
 
 _OF_HOST = ("many_small_kernels", "optimizer_loop", "too_small_batch")
 _SOME = 0.1  # of what a fix saves of the device's time: less of it in the step is little
+_WHOLE = 1.25  # times what the device does: in a longer step it waits, and a fix of kernels brings no shorter one
 _LITTLE = 0.1  # of the step: kernels that take less of it are no warning for being slow
 _NOTICED = 0.01  # of the step: a fix that saves less is no warning
 _MOST_IMPOSSIBLE = 3  # operators that are named
@@ -97,13 +98,12 @@ SMALL = described("compute", "TO-K007")
 SPEED = described("compute", "TO-K008")
 RULES = (TYPES, ATTENTION, SHAPES, FUSION, INDEXING, RECOMPUTATION, SMALL, SPEED)
 OF_CAUSE: dict[str, Rule] = {cause: rule for rule in RULES for cause, _ in rule.by_cause}
-_EXAMPLES = {"AMD": "MI300X", "NVIDIA": "H100", None: "NAME"}
 
 
 def why_unrated(compute: RankCompute) -> str:
     """Why nothing tells how fast the kernels could be; '' where it is known."""
     if compute.rates == "assumed" and not compute.gpu:
-        return reason("compute", "no_name", example=_EXAMPLES[compute.maker])
+        return reason("compute", "no_name")
     if compute.rates == "assumed":
         return reason("compute", "no_rates", gpu=compute.gpu)
     if compute.has_shapes and compute.efficiency is not None:
@@ -175,6 +175,8 @@ def _finding(loss: Loss, compute: RankCompute, rank: int, run: CrossRank, timed:
     if (severity := _severity(loss, compute)) is None:
         return None
     saved, claim = loss.device_ns / 1e6, _claim(loss, compute, words is WINDOW, timed)
+    if claim.effect == "certain" and times is not None and 1e6 * times.step_ms > _WHOLE * compute.device_ns:
+        claim = replace(claim, effect="at_most")
     if claim.effect in ("at_most", "little") and times is not None and claim.gain < _NOTICED * times.step_ms:
         severity = "info"
     evidence = [

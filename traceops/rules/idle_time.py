@@ -297,8 +297,7 @@ def may_be_recording(run: CrossRank, worst: Idle) -> str:
     """Why the rule is not evaluated."""
     cost, late = recording_ms(worst.times), worst.ms
     part = "all" if cost >= late else "most" if cost > _MOST * late else "part"
-    numbers = {"late": f"{late:.1f}", "cost": f"{cost:.1f}", "window": run.unit == "window"}
-    return reason("idle", "recording", part=part, **numbers)
+    return reason("idle", "recording", part=part, late=late, cost=cost, window=run.unit == "window")
 
 
 _LEAST_LOOKS = 20  # at a host that waits for input

@@ -117,7 +117,7 @@ def judge_whole_steps(inputs: Inputs) -> Verdict:
     empty = any(summary.empty_steps for summary in ranks)
     claim, longest = validity_claims.NoStepsMarked(empty=empty), max(ranks, key=lambda one: one.recorded_ns)
     window, evidence = int(longest.step_edges[-1] - longest.step_edges[0]), [Evidence(Fact.STEPS, 0, "steps", 1)]
-    if longest.recorded_ns >= _MUCH_LONGER * window:
+    if longest.recorded_ns >= _MUCH_LONGER * window > 0:
         claim = replace(claim, covered=stored(window / 1e6), recorded=stored(longest.recorded_ns / 1e6))
     return NO_WHOLE_STEP.verdict(NO_WHOLE_STEP.finding("info", "high", claim, evidence, ranks=without))
 

@@ -312,7 +312,7 @@ def _cut(said: str, limit: int) -> str:
     if whole := [at for at in clauses if said[:at].count("(") == said[:at].count(")")]:
         kept = said[: whole[-1]]
         head, colon, first = kept.rpartition(": ")
-        return head if colon and "," not in first else kept  # one of several examples is no list
+        return head if colon and "," not in first and said[len(kept)] == "," else kept  # one of several is no list
     return f"{said[: limit - 1].rpartition(' ')[0] or said[: limit - 1]}…"
 
 

@@ -84,8 +84,8 @@ _SEE = f", see {UNALIGNED_CLOCKS.id}"
 
 
 class Unjudged(Claim, frozen=True, kw_only=True):
-    """What was not judged of a step. what: its largest part beside compute that nothing rates, and compute whether that
-    is larger; share: its percent, where there are others. little: next to nothing was judged. do: a key."""
+    """What was not judged of a step. compute: percent of it that nothing rates, if most. what: the largest part else.
+    share: its percent, where there are others. little: next to nothing else was judged. do: a key."""
 
     family = "card"
     kind = "unjudged"
@@ -93,11 +93,11 @@ class Unjudged(Claim, frozen=True, kw_only=True):
     total: float
     what: str
     share: float | None = None
+    compute: float | None = None
     because: str
     do: str = ""
     match: str | None = None
     little: bool = False
-    compute: bool = False
 
 
 def unjudged_sentence(report: Report) -> str:
@@ -108,11 +108,12 @@ def unjudged_sentence(report: Report) -> str:
 
 def unjudged_of(report: Report) -> Unjudged | None:
     """What was not judged, and what would change that; None where it is a tenth of the step or less beside compute that
-    nothing rates: `kernels_sentence` says why that is."""
+    nothing rates: `kernels_sentence` says why."""
     unjudged = [one for one in report.summary.unjudged if one.why != "unrated"]
-    if (beside := sum(one.pct for one in unjudged)) <= MOST_UNJUDGED_PCT:
-        return None
     total = sum(one.pct for one in report.summary.unjudged)
+    compute = total - (others := sum(one.pct for one in unjudged))
+    if others <= MOST_UNJUDGED_PCT:
+        return None
     most, words = unjudged[0], report.summary.step_words
     check = check_of(report, most.rule) if most.rule else None
     why = "" if check is None else check.reason
@@ -129,11 +130,11 @@ def unjudged_of(report: Report) -> Unjudged | None:
         # With nothing launched, it is not the operators that are unknown.
         what=texts("card", "unjudged")["no_operator"] if nothing_launched else BUCKETS[most.bucket].metric,
         share=most.pct if total - most.pct >= 1 else None,
+        compute=compute if compute > most.pct else None,
         because=because.removesuffix(_SEE) if do == "clocks" else because,
         do=do,
         match=match,
-        little=beside > _NEARLY_ALL_PCT,
-        compute=most is not report.summary.unjudged[0],
+        little=others > _NEARLY_ALL_PCT,
         window=words is WINDOW,
     )
 
