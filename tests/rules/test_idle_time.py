@@ -183,6 +183,11 @@ def starves(path):
     return found
 
 
+def test_a_stretch_without_operators_counts_for_the_step_that_waits_for_it():
+    """'0.0 times/step' beside 159 ms: the host is in it before the step of the device begins."""
+    assert value(starves(COLLECTED), "times in what the trace does not show") == 1.0
+
+
 def written(folder, change):
     """The trace with more events, made of what it holds."""
     trace = json.loads(gzip.decompress(COLLECTED.read_bytes()))
