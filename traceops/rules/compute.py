@@ -249,9 +249,9 @@ def _effect(loss: Loss, compute: RankCompute, timed: bool) -> str | None:
         return "certain"
     if not compute.paced_ns:
         return None
-    if timed:
-        return "at_best"
-    return "at_most" if _gain_ns(loss, compute) >= _SOME * loss.device_ns else "little"
+    if _gain_ns(loss, compute) < _SOME * loss.device_ns:
+        return "little"
+    return "at_best" if timed else "at_most"
 
 
 def _gain_ns(loss: Loss, compute: RankCompute) -> float:
