@@ -129,7 +129,7 @@ def _heading(report: Report) -> str:
         # Show how long the recording is where the window without marked steps is only a part of it.
         facts = next((one.facts for one in report.findings if one.kind == "no_steps_marked"), None)
         parts.append(
-            say_first("terminal", "window", ms=step.typical, recorded=facts.get("recorded") if facts else None)
+            say_first("terminal", "window", ms=f"{step.typical:.2f}", recorded=facts.get("recorded") if facts else None)
         )
     elif step.typical is not None:
         parts.append(f"step {step.typical:.2f} ms ({_typical_of(step)})")
