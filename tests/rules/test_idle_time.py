@@ -99,7 +99,7 @@ def test_an_optimizer_that_launches_for_all_parameters_at_once_is_not_to_do_so()
     claim = claim_of(found, HostBound)
     assert (claim.rank, claim.optimizer) == (1, "Optimizer.step#Shampoo.step")
     assert claim.optimizer_ms == pytest.approx(209.1, abs=0.05) and not claim.optimizer_recorded
-    assert "foreach=True" not in found.advice and claim.first.what is None
+    assert "foreach=True" not in found.advice and claim.first is None
     assert found.cause == "host"
 
 
