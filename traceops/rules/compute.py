@@ -216,7 +216,7 @@ def _claim(loss: Loss, compute: RankCompute, window: bool, timed: bool) -> Kerne
         size=sizes[0] if sizes else None,
         other=sizes[1] if len(sizes) > 1 and not pads else None,
         pad_to=sizes[1] if len(sizes) > 1 and pads else None,
-        effect=_effect(loss, compute, timed),
+        effect=_effect(loss, compute, window, timed),
         least=loss.step_after_ns[0] / 1e6,
         most=loss.step_after_ns[1] / 1e6,
         gain=_gain_ns(loss, compute) / 1e6,
@@ -241,11 +241,11 @@ def _is_foreach(loss: Loss) -> bool:
     return loss.cause == "optimizer_loop" and loss.operators[0].startswith("_foreach_")
 
 
-def _effect(loss: Loss, compute: RankCompute, timed: bool) -> str | None:
+def _effect(loss: Loss, compute: RankCompute, window: bool, timed: bool) -> str | None:
     """What the fix does to the step, as far as a replay decides. timed: it is known what steps take unprofiled."""
     if loss.cause in ("bandwidth_bound_at_limit", "too_small_batch"):
         return "batch"
-    if _is_certain(loss, compute):
+    if _is_certain(loss, compute) and not window:
         return "certain"
     if not compute.paced_ns:
         return None

@@ -183,18 +183,17 @@ def _faster_kernels(report: Report, finding: Finding) -> Cure | None:
     loss = next((one for one in compute.losses if one.cause == finding.cause), None) if compute else None
     if not compute or loss is None or not finding.rule.startswith("TO-K"):
         return None
-    step = report.summary.plain_ms
+    step, window = report.summary.plain_ms, report.summary.step_words is WINDOW
     if step is None:  # a marked step of one rank that the GPU bounds also holds the profiler's start
-        marked = report.summary.step_words is not WINDOW
         bound_by_gpu = compute.bound == "device" and len(report.ranks) == 1
-        step = compute.busy_ms if bound_by_gpu and marked else mean_of_ranks(report)
+        step = compute.busy_ms if bound_by_gpu and not window else mean_of_ranks(report)
     if step is None:
         return None
     least, most = loss.step_after_ms
-    if not loss.launches and compute.bound != "device":  # the step loses no more than the device does
+    if window if compute.bound == "device" else not loss.launches:  # it loses no more than the device does
         least = max(least, step - loss.device_ms - loss.device_ms_uncertain)
     # A replayed step that is shorter still leaves open how little of the recorded one the fix saves.
-    return Cure(step, min(most, step) if most > least else step, min(least, step))
+    return Cure(step, min(most, step) if most > least and not window else step, min(least, step))
 
 
 def _replayed(report: Report, finding: Finding) -> Cure | None:
