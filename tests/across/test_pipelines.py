@@ -133,6 +133,8 @@ def test_of_a_schedule_whose_bubble_is_not_known_no_send_is_called_late():
     report = analyze(DATA / "pipeline_zero_bubble2")
     (pipeline,) = report.pipelines
     assert pipeline.schedule_bubble_pct is None and pipeline.stages[0].late_ms > 0
+    # Of the rank with most of it this was 74 %.
+    assert card_of(report).headline == "68 % of the step is compute; how fast it could be is unknown"
     labels = [cell.text for block in describe_summary(report, Path(), verbose=True) if isinstance(block, TableBlock)
               for row in block.table.rows for cell in row[:1]]  # fmt: skip
     assert "… of it the rest" in labels and not [label for label in labels if "late sends" in label]
@@ -153,7 +155,8 @@ def test_uneven_stages_are_told_with_their_cost_and_cure():
     assert (round(claim.moved), claim.faster) == (27, (0,))
     assert not [finding for finding in report.findings if finding.rule.startswith("TO-S")]
     card = card_of(report)
-    assert (card.level, card.rule) == ("warning", "TO-B001")
+    # "Judged 4 % of the step" stood beside what its stages compute.
+    assert (card.level, card.rule, card.judged_pct) == ("warning", "TO-B001", pytest.approx(92, abs=1))
     (pipeline,) = report.pipelines
     for stage in pipeline.stages:
         parts = stage.imbalance_ms + stage.fill_drain_ms + stage.late_ms

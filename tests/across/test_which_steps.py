@@ -267,12 +267,13 @@ def test_a_first_step_that_sets_up_libraries_is_late_not_other_work():
 MS = 1_000_000
 
 
-def _rank(rank, took_ms, waits_ms, meets=None):
+def _rank(rank, took_ms, waits_ms, meets=None, lacks_ms=0):
     ledger = SimpleNamespace(duration=np.array(took_ms) * MS)
     inventory = SimpleNamespace(step_kernels=np.zeros(len(took_ms)))
     waits, numbers = np.array(waits_ms) * MS, np.arange(1, len(took_ms) + 1)
     comm = SimpleNamespace(step=np.arange(len(took_ms)) if meets is None else np.array(meets))
-    return SimpleNamespace(rank=rank, ledger=ledger, inventory=inventory, step_numbers=numbers, waits=waits, comm=comm)
+    own = {"ledger": ledger, "inventory": inventory, "step_numbers": numbers, "waits": waits, "comm": comm}
+    return SimpleNamespace(rank=rank, catches_up_ns=-lacks_ms * MS, **own)
 
 
 def rare(took_ms, usual_ms):
@@ -298,10 +299,15 @@ def test_no_step_is_an_echo_of_one_that_only_waits():
 
 
 def test_a_first_step_that_the_device_begins_late_is_none():
-    """Of 31.9 ms, while the device ended what was launched before, beside 82, 77 and 83: the mean was of all four."""
+    """While the device ended what was launched before: the mean of 31.9, 82, 77 and 83 was of all four."""
     waits = {0: np.zeros(4, dtype=np.int64)}
-    assert unlike_steps([_rank(0, [32, 82, 77, 83], [0] * 4)], waits) == (1,)
-    assert unlike_steps([_rank(0, [32, 82, 31, 83], [0] * 4)], waits) == ()
+    for took, lacks, unlike in (
+        ([32, 82, 77, 83], 45, (1,)),
+        ([179, 211, 212, 221], 32, (1,)),
+        ([179, 211, 212, 221], 10, ()),
+    ):
+        assert unlike_steps([_rank(0, took, [0] * 4, lacks_ms=lacks)], waits) == unlike
+    assert unlike_steps([_rank(0, [32, 82, 31, 83], [0] * 4, lacks_ms=45)], waits) == ()
 
 
 def test_a_step_in_which_ranks_meet_once_in_a_round_is_no_odd_one():

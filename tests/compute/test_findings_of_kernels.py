@@ -56,8 +56,8 @@ def test_fast_kernels_of_a_slow_type_are_not_called_fast():
     report = analyze(DATA / "fp32_products.pt.trace.json.gz", jobs=1)
     card, compute = card_of(report), report.compute
     assert card.rule == "TO-K001" and "saves 25.0 ms of 30.7 ms" in kernels_sentence(report)
-    assert card.now_ms == compute.busy_ms, "the recorded step of 77.7 ms waits 46 ms for the profiler"
-    assert compute.losses[0].step_after_ms[0] == card.fixed_least_ms < card.fixed_ms < card.now_ms
+    assert card.now_ms == card.fixed_ms == report.summary.step_time_ms.typical, "it waits 46 ms for the profiler"
+    assert card.fixed_least_ms == pytest.approx(card.now_ms - compute.losses[0].device_ms)
 
 
 def of(tmp_path, calls, **rest):
@@ -75,7 +75,10 @@ def test_a_faster_kernel_saves_nothing_where_the_host_bounds_the_step(tmp_path):
 
 
 def test_slow_kernels_without_a_known_cause_are_named(tmp_path):
-    report, checks = of(tmp_path, [op("aten::sum", tensor((4096, 4096), FLOAT), us=200)] * 3)
+    """Not where the host sets the pace: the smallest kernels of a GPU that saves power take 5 µs, most others 10."""
+    slow = [op("aten::sum", tensor((4096, 4096), FLOAT), us=200)] * 3
+    assert of(tmp_path, slow, host_us=4000)[1]["TO-K008"].status == "clear"
+    report, checks = of(tmp_path, slow)
     [found] = [one for one in report.findings if one.rule == "TO-K008"]
     assert "% of attainable speed" in found.message and "sum" in found.message
     assert checks["TO-K008"].status == "fired"
@@ -319,6 +322,8 @@ def test_the_card_holds_the_range_of_the_loss(path: Path) -> None:
     loss = next(one for one in report.compute.losses if one.cause == lead.cause)
     assert card.now_ms is not None
     least, most = (min(ms, card.now_ms) for ms in loss.step_after_ms)
+    if lead.facts["effect"] == "at_most":  # '380 to 524 ms' of 649 beside 'at most 153 ms shorter'
+        least, most = card.now_ms - lead.facts["gain"], card.now_ms
     assert (card.fixed_least_ms, card.fixed_ms) == pytest.approx((least, most), rel=0.01)
 
 
@@ -338,6 +343,18 @@ def step_of(one):
 def test_a_fix_of_kernels_is_certain_only_of_a_step_that_the_device_fills(tmp_path, host_us, effect):
     report = analyze(write(tmp_path / "trace.json", [odd(2000)] * 4, host_us=host_us, steps=3), jobs=1)
     assert [one.facts["effect"] for one in report.findings if one.cause == "misaligned_shape"] == [effect]
+
+
+def test_a_fix_of_kernels_is_not_certain_where_an_eighth_of_the_step_is_idle(tmp_path):
+    """A step of 33.8 ms with kernels of 29.7: 'brings the step to 23.8 to 27.5', of a fix that saves 4.7."""
+    path = write(tmp_path / "trace.json", [odd(2000)] * 4, host_us=1500, steps=3)
+    trace = json.loads(Path(path).read_text())
+    kernels = sorted((one for one in trace["traceEvents"] if one.get("cat") == "kernel"), key=lambda one: one["ts"])
+    for at, kernel in enumerate(kernels):
+        kernel["ts"] += 1000 * (at // 4)
+    Path(path).write_text(json.dumps(trace))
+    found = analyze(path, jobs=1).findings
+    assert [one.facts["effect"] for one in found if one.cause == "misaligned_shape"] == ["at_most"]
 
 
 def test_the_slower_of_host_and_device_makes_the_step():

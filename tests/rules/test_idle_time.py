@@ -206,6 +206,7 @@ def test_what_the_trace_does_not_show_is_told_as_that():
     first = claim_of(found, HostBound).first
     assert first == Held(ms=first.ms) and first.ms == pytest.approx(159.3, abs=0.1)
     assert value(found, "of it in what the trace does not show") == pytest.approx(159.3, abs=0.1)
+    assert value(found, "times in what the trace does not show") == 1.0
     assert found.cause == "host"
     assert "larger batch" not in found.advice and "`traceops run` names it" in found.advice
 

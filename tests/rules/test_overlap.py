@@ -126,7 +126,7 @@ def test_gradients_that_start_after_backward_are_o003():
     [found] = judge_late_start(measured).findings
     assert found.rule == "TO-O003"
     claim = claim_of(found, StartsLate)  # one_bucket: 5.8 ms were said, and its cure saves 2.6
-    assert claim.left == pytest.approx(measured.step_ms - found.impact_ms, abs=1e-5) and claim.left_in_time is None
+    assert claim.saved == pytest.approx(found.impact_ms, abs=1e-5) and claim.saved_in_time is None
     assert found.severity in ("warning", "error")
     transfer = sum(c.transfer_ns for c in run.collectives if c.step >= 3) / 4e6
     assert found.impact_ms == pytest.approx(transfer, rel=0.05)
@@ -138,7 +138,7 @@ def test_what_late_gradients_cost_is_one_number():
     made = program(ddp, Size(latency_us=4000.0, kernel_us=100.0), layers=2, buckets=1)
     measured = across(simulate(after_backward(made), 4))
     [found] = judge_late_start(measured).findings
-    assert claim_of(found, StartsLate).left == pytest.approx(measured.step_ms - found.impact_ms, abs=1e-5)
+    assert claim_of(found, StartsLate).saved == pytest.approx(found.impact_ms, abs=1e-5)
 
 
 def test_losses_and_flags_are_no_gradients():
@@ -313,7 +313,7 @@ def test_late_gradients_speak_of_one_step():
     [found] = judge_late_start(measured, without_profiler(measured, step_ms, 0.0)).findings
     claim = claim_of(found, StartsLate)
     assert claim.step == pytest.approx(step_ms)
-    assert claim.left == pytest.approx(step_ms - found.impact_ms, abs=1e-5)
+    assert claim.saved == pytest.approx(found.impact_ms, abs=1e-5)
 
 
 @pytest.mark.parametrize("judged", [judge_exposed, judge_small])

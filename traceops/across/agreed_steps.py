@@ -224,6 +224,7 @@ def begin_ns(summary: RankSummary) -> int:
 
 MORE_WORK = 1.2  # times the kernels of a typical step: other work runs
 _FELT = 0.5  # of what a rank does more in a step: the others wait for that in the next one; of a long step: its cause
+_WHOLE = 0.9  # of the shortest other step: a first one that the device begins late takes less
 _ALONE = 0.3  # of the steps: so many without any communication
 _FEWEST_SHARED = 2  # steps that all ranks recorded, so that the others are left out
 _SHARED = 0.25  # of the median rank's steps, for the same
@@ -243,8 +244,7 @@ def unlike_steps(
     in few steps, these are part of each round, and only the ranks' own times without communication tell: those of the
     slowest rank, whom the others wait for.
     """
-    steps = {number for summary in ranks for number in summary.step_numbers.tolist()}
-    numbers = sorted(steps)
+    numbers = sorted({number for summary in ranks for number in summary.step_numbers.tolist()})
     at = {number: i for i, number in enumerate(numbers)}
     durations, own, waited = (np.full((len(ranks), len(numbers)), np.nan) for _ in range(3))
     # In post-local SGD no rank communicates in a good part of the steps, though they do in others.
@@ -255,10 +255,8 @@ def unlike_steps(
     in_few = bool(meets.any()) and float(meets.mean()) <= 1 - _ALONE
     for row, summary in enumerate(ranks):
         place = [at[number] for number in summary.step_numbers.tolist()]
-        wait = waits[summary.rank]
-        durations[row, place] = summary.ledger.duration
-        own[row, place] = summary.ledger.duration - wait - (transfers or {}).get(summary.rank, 0) * in_few
-        waited[row, place] = wait
+        durations[row, place], waited[row, place] = summary.ledger.duration, waits[summary.rank]
+        own[row, place] = durations[row, place] - waited[row, place] - (transfers or {}).get(summary.rank, 0) * in_few
     if not numbers:
         return ()
     if in_few:
@@ -275,7 +273,8 @@ def unlike_steps(
         echo = np.concatenate(([False], (alone | alone_in_run)[:-1] & (more_waiting[1:] >= _FELT * more[:-1])))
         unlike |= alone | echo
         # The device ends what was launched before: the rest of the first step is no step.
-        unlike[0] |= len(numbers) > 2 and not unlike.any() and FAR * took[0] < took[1:].min()
+        lacks, least = -max(summary.catches_up_ns for summary in ranks), took[1:].min()
+        unlike[0] |= len(numbers) > 2 and not unlike.any() and took[0] < _WHOLE * least <= took[0] + lacks
     return tuple(number for number, odd in zip(numbers, unlike.tolist(), strict=True) if odd)
 
 

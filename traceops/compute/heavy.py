@@ -103,7 +103,7 @@ def find_unfused_attention(kernels: Kernels) -> None:
         masks = any("mask" in one.use.name or one.use.within("aten::where", "aten::tril", "aten::triu") for one in uses)
         hidden = masks and not biased
         least = scores.least_ns(kernels.gpu, calls, backward=any(one.use.node for one in products), hidden=hidden)
-        least *= _BIASED if biased else 1.0
+        least = calls * expected_ns("attention", least / calls * (_BIASED if biased else 1.0))
         if scores.dtype not in HALVES:  # without the change to 16 bits
             least = min(least * _FUSED_IN_FLOAT, taken)
         sizes, launches = (scores.query, scores.key), launches_of(together) - 3 * calls

@@ -99,10 +99,11 @@ class StepBounds(Struct, frozen=True):
 
     @property
     def catches_up_ns(self) -> int:
-        """What the first step holds until the device ends it, where it begins on the host, which runs ahead."""
-        if not len(self) or not len(self.host_start) or self.edges[0] != self.host_start[0]:
+        """What the first step holds until the device, behind its host, ends it; < 0: what it lacks, begun late."""
+        if not len(self) or not len(self.host_start):
             return 0
-        return max(int(self.edges[1] - self.host_end[0]), 0)
+        begins, ends = int(self.edges[0] - self.host_start[0]), int(self.edges[1] - self.host_end[0])
+        return min(ends - begins, 0) if begins else max(ends, 0)
 
 
 def find_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | None = None) -> StepBounds:

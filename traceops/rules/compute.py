@@ -81,8 +81,8 @@ class LaunchedBy(KernelClaim, frozen=True, kw_only=True):
 
 _OF_HOST = ("many_small_kernels", "optimizer_loop", "too_small_batch")
 _SOME = 0.1  # of what a fix saves of the device's time: less of it in the step is little
-_WHOLE = 1.25  # times what the device does: in a longer step it waits, and a fix of kernels brings no shorter one
-_LITTLE = 0.1  # of the step: kernels that take less of it are no warning for being slow
+_WHOLE = 1.05  # times what the device does: in a longer step it waits, and a fix of kernels brings no shorter one
+_LITTLE = 0.1  # of the step: kernels that take less of it are not told as slow
 _NOTICED = 0.01  # of the step: a fix that saves less is no warning
 _MOST_IMPOSSIBLE = 3  # operators that are named
 # Of kernels without shapes only their names tell that they lack this: how much it costs is a guess.
@@ -216,7 +216,7 @@ def _claim(loss: Loss, compute: RankCompute, window: bool, timed: bool) -> Kerne
         size=sizes[0] if sizes else None,
         other=sizes[1] if len(sizes) > 1 and not pads else None,
         pad_to=sizes[1] if len(sizes) > 1 and pads else None,
-        effect=_effect(loss, compute, window, timed),
+        effect=_effect(loss, compute, timed),
         least=loss.step_after_ns[0] / 1e6,
         most=loss.step_after_ns[1] / 1e6,
         gain=_gain_ns(loss, compute) / 1e6,
@@ -241,17 +241,17 @@ def _is_foreach(loss: Loss) -> bool:
     return loss.cause == "optimizer_loop" and loss.operators[0].startswith("_foreach_")
 
 
-def _effect(loss: Loss, compute: RankCompute, window: bool, timed: bool) -> str | None:
+def _effect(loss: Loss, compute: RankCompute, timed: bool) -> str | None:
     """What the fix does to the step, as far as a replay decides. timed: it is known what steps take unprofiled."""
     if loss.cause in ("bandwidth_bound_at_limit", "too_small_batch"):
         return "batch"
-    if _is_certain(loss, compute) and not window:
+    if _is_certain(loss, compute):
         return "certain"
     if not compute.paced_ns:
         return None
-    if timed:
-        return "at_best"
-    return "at_most" if _gain_ns(loss, compute) >= _SOME * loss.device_ns else "little"
+    if _gain_ns(loss, compute) < _SOME * loss.device_ns:
+        return "little"
+    return "at_best" if timed else "at_most"
 
 
 def _gain_ns(loss: Loss, compute: RankCompute) -> float:
@@ -277,7 +277,7 @@ def _speed(compute: RankCompute, rank: int, found: Sequence[Finding], run: Cross
     times, pct = run.times_of(rank), 100 * (compute.efficiency or 0.0)
     little = times is not None and compute.busy_ns < _LITTLE * 1e6 * times.step_ms
     explained = any(one.severity != "info" for one in found)
-    if pct >= BOUNDS.attainable_pct or explained:
+    if pct >= BOUNDS.attainable_pct or explained or little or compute.bound == "host":
         return SPEED.clear(reason("compute", "speed", pct=pct))
     known = [one for one in compute.unpacked().operators if one.name and one.attainable_ns >= 0]  # "": all smaller ones
     slow = sorted(known, key=lambda one: one.attainable_ns - one.ns)[:3]
@@ -287,5 +287,4 @@ def _speed(compute: RankCompute, rank: int, found: Sequence[Finding], run: Cross
     for one in slow:
         operator = f"{one.name} {one.shape}"
         evidence.append(Evidence(Fact.OPERATOR_TIME, stored(one.ns / 1e6), unit, rank=rank, subject=operator))
-    severity: Severity = "info" if compute.bound == "host" or little else "warning"
-    return SPEED.verdict(SPEED.finding(severity, "low", claim, evidence, cause="below_attainable"))
+    return SPEED.verdict(SPEED.finding("warning", "low", claim, evidence, cause="below_attainable"))

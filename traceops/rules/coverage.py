@@ -18,17 +18,17 @@ from traceops.rules.compute import SPEED
 from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND, OUTSIDE_TORCH
 from traceops.rules.idle_copies import EXPOSED_COPIES
 from traceops.rules.overlap import EXPOSED
-from traceops.rules.pipeline import LARGE_BUBBLE
+from traceops.rules.pipeline import LARGE_BUBBLE, UNEVEN_STAGES
 from traceops.rules.stragglers import PERSISTENTLY_LATE
 
 LEAST_PCT = 0.5  # of the step: less is not listed
 
 # Which rules judge the time in a bucket; one that was evaluated will do. Waiting in a pipeline is its bubble, elsewhere
 # it is for stragglers. Of copies, those between host and device are judged, no others. Compute is open where nothing
-# rates its kernels and ranks are not compared, and where a trace names a GPU and holds nothing of it: then it is the
-# time of operators that may only have launched the work.
+# rates its kernels and no ranks or stages are compared, and where a trace names a GPU and holds nothing of it: then it
+# is the time of operators that may only have launched the work.
 JUDGED_BY: dict[str, tuple[Rule, ...]] = {
-    "compute": (SPEED, PERSISTENTLY_LATE),
+    "compute": (SPEED, PERSISTENTLY_LATE, UNEVEN_STAGES),
     "comm_transfer": (EXPOSED,),
     "comm_wait": (PERSISTENTLY_LATE, LARGE_BUBBLE),
     "comm_unmatched": (),

@@ -371,13 +371,13 @@ def _confidence(kind: IdleJudgement, slowdown: float | None, light: bool) -> Con
     return "low" if slowdown > _SLOWED else "high"
 
 
-def stretched(idle: Sequence[Idle]) -> dict[str, str]:
+def stretched(idle: Sequence[Idle]) -> dict[str, str | float]:
     """What a clear verdict adds where only the profiler makes it look worse, as facts of its reason."""
     worst = max(idle, key=lambda one: one.recorded_ms)
     if worst.ms >= worst.recorded_ms:
         return {}
-    of_step = {"recorded": f"{worst.recorded_ms:.1f}", "step": f"{worst.step_ms:.1f}"}
-    return {**of_step, "light": f"{worst.ms:.1f}"} if worst.light else {**of_step, "plain": "yes"}
+    of_step = {"recorded": worst.recorded_ms, "step": worst.step_ms}
+    return {**of_step, "light": worst.ms} if worst.light else {**of_step, "plain": "yes"}
 
 
 def blocking_calls(times: RankTimes, words: StepWords) -> tuple[Evidence, ...]:

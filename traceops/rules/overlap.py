@@ -271,8 +271,8 @@ def judge_late_start(run: CrossRank, undisturbed: Undisturbed | None = None, hos
         step=step,
         late_pct=100 * late,
         collectives=median(counts),
-        left=max(step - gain.ms, 0.0),
-        left_in_time=None if gain.best_ms is None else max(step - gain.best_ms, 0.0),
+        saved=gain.ms,
+        saved_in_time=gain.best_ms,
         recorded=basis.recorded,
     )
     evidence = [

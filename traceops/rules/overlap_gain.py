@@ -86,7 +86,7 @@ class ManyCalls(OverlapClaim, frozen=True, kw_only=True):
 
 
 class StartsLate(OverlapClaim, frozen=True, kw_only=True):
-    """Gradients that are transferred once backward is over. left: of the step where backward hides them."""
+    """Gradients that are transferred once backward is over. saved: of the step at most, where backward hides them."""
 
     core_pct: float | None = None
     exposed: float
@@ -94,8 +94,8 @@ class StartsLate(OverlapClaim, frozen=True, kw_only=True):
     step: float
     late_pct: float
     collectives: float
-    left: float
-    left_in_time: float | None = None
+    saved: float
+    saved_in_time: float | None = None
     recorded: Recorded | None = None
 
 

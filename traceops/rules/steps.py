@@ -279,7 +279,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
 
 def _without_catching_up(run: CrossRank, first: int) -> CrossRank:
     """The run in which the first step is none of the unlike ones, if it is so long only until the device catches up."""
-    catches_up_ms = min(times.summary.catches_up_ns for times in run.ranks) / 1e6
+    catches_up_ms = max(min(times.summary.catches_up_ns for times in run.ranks) / 1e6, 0.0)
     own_ms = step_ms(run, first) - catches_up_ms
     if first not in run.unlike or own_ms > _UNLIKE * run.step_ms or (not catches_up_ms and own_ms > run.step_ms):
         return run

@@ -195,15 +195,12 @@ def without_finding(report: Report) -> tuple[Level, NoProblem | NothingTimed | W
     if accused and waiting is not None and waiting.pct >= WAIT_INFO_PCT:
         level: Level = "warning" if waiting.pct >= WAIT_WARNING_PCT else "info"
         return level, WaitForEachOther(waiting=waiting.ms, rank=waiting.rank, window=window)
-    judged, open_compute = judged_pct(report), None
     if (untimed := _untimed(report)) is not None:
         return "info", untimed
-    if judged is not None and judged < _LEAST_JUDGED_PCT:
-        if (most := report.summary.unjudged[0]).why == "unrated":
-            open_compute = most.pct
-        elif (unknown := unjudged_of(report)) is not None:
-            return "info", unknown
-    found = replace(_no_problem(report, undisturbed), unjudged=open_compute)
+    found = _no_problem(report, undisturbed)
+    little = found.judged is not None and found.judged < _LEAST_JUDGED_PCT
+    if little and found.unjudged is None and (unknown := unjudged_of(report)) is not None:
+        return "info", unknown
     waits = waiting is not None and not calm and waiting.pct >= WAIT_WARNING_PCT
     doubtful = found.judged is not None or waits or found.unrated or found.slow or _caveat(report) is not None
     return "info" if doubtful else "clear", found
@@ -220,9 +217,11 @@ def _untimed(report: Report) -> NothingTimed | None:
 def _no_problem(report: Report, undisturbed: UndisturbedRows | None) -> NoProblem:
     judged, efficiency = judged_pct(report), efficiency_of(report)
     much = judged is not None and judged < 100 - MOST_UNJUDGED_PCT
+    open_compute = judged is not None and judged < _LEAST_JUDGED_PCT and report.summary.unjudged[0].why == "unrated"
     compute = report.summary.ledger_pct.compute if undisturbed is None else share_pct(undisturbed, "compute_ms")
     return NoProblem(
         judged=judged if much else None, compute=compute, efficiency=efficiency,
+        unjudged=compute if open_compute else None,
         unrated=efficiency is None and compute is not None and compute > MOST_UNJUDGED_PCT,
         slow=efficiency is not None and efficiency < BOUNDS.attainable_pct, window=report.summary.step_words is WINDOW,
     )  # fmt: skip

@@ -183,17 +183,17 @@ def _faster_kernels(report: Report, finding: Finding) -> Cure | None:
     loss = next((one for one in compute.losses if one.cause == finding.cause), None) if compute else None
     if not compute or loss is None or not finding.rule.startswith("TO-K"):
         return None
-    step, window = report.summary.plain_ms, report.summary.step_words is WINDOW
-    if step is None:  # a marked step of one rank that the GPU bounds also holds the profiler's start
-        bound_by_gpu = compute.bound == "device" and len(report.ranks) == 1
-        step = compute.busy_ms if bound_by_gpu and not window else mean_of_ranks(report)
+    step, facts = mean_of_ranks(report), finding.facts or {}
     if step is None:
         return None
+    if facts.get("effect") == "at_most":  # as the finding says
+        return Cure(step, step, max(step - facts["gain"], 0.0))
+    step = report.summary.plain_ms or step
     least, most = loss.step_after_ms
-    if window if compute.bound == "device" else not loss.launches:  # it loses no more than the device does
+    if not loss.launches and compute.bound != "device":  # the step loses no more than the device does
         least = max(least, step - loss.device_ms - loss.device_ms_uncertain)
     # A replayed step that is shorter still leaves open how little of the recorded one the fix saves.
-    return Cure(step, min(most, step) if most > least and not window else step, min(least, step))
+    return Cure(step, min(most, step) if most > least else step, min(least, step))
 
 
 def _replayed(report: Report, finding: Finding) -> Cure | None:
