@@ -59,7 +59,8 @@ class UnjudgedBucket(Struct, frozen=True):
 def unjudged_time(run: CrossRank, checks: Sequence[Check], *, on_cpu: bool) -> tuple[UnjudgedBucket, ...]:
     """The unjudged buckets, most first, of the rank that has most such time; empty without a step. on_cpu: the run says
     that it used no GPU."""
-    evaluated = {check.rule for check in checks if check.status != "not_evaluated"}
+    stages = UNEVEN_STAGES.id  # which judges nothing where there are none
+    evaluated = {one.rule for one in checks if one.status != "not_evaluated" and (one.rule != stages or run.bubbles)}
     open_buckets = [name for name, rules in JUDGED_BY.items() if evaluated.isdisjoint(rule.id for rule in rules)]
     by_rank = {
         times.summary.rank: _unjudged_pct(times, open_buckets, on_cpu=on_cpu)
