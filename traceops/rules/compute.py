@@ -81,7 +81,7 @@ class LaunchedBy(KernelClaim, frozen=True, kw_only=True):
 
 _OF_HOST = ("many_small_kernels", "optimizer_loop", "too_small_batch")
 _SOME = 0.1  # of what a fix saves of the device's time: less of it in the step is little
-_WHOLE = 1.25  # times what the device does: in a longer step it waits, and a fix of kernels brings no shorter one
+_WHOLE = 1.05  # times what the device does: in a longer step it waits, and a fix of kernels brings no shorter one
 _LITTLE = 0.1  # of the step: kernels that take less of it are not told as slow
 _NOTICED = 0.01  # of the step: a fix that saves less is no warning
 _MOST_IMPOSSIBLE = 3  # operators that are named
