@@ -73,7 +73,8 @@ def finding_kind(finding: Finding) -> Kind:
     rule = BY_ID.get(finding.rule)
     told = {advice: cause for cause, advice in rule.by_cause} if rule is not None else {}
     cause = finding.cause if finding.cause in told.values() else ""
-    return Kind(finding.rule, told.get(finding.advice, cause or ""))
+    begins = [advice for advice in told if finding.advice.startswith(advice)]  # more advice may stand behind it
+    return Kind(finding.rule, told[max(begins, key=len)] if begins else cause or "")
 
 
 def headline_kind(report: Report, card: Card) -> Kind:

@@ -128,8 +128,9 @@ def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
     found = replace(found, evidence=(*found.evidence, *evidence))
     if by_optimizer:  # in which that is
         return found
-    first, second = (*(_held(part, int(times.typical.sum())) for part in named[:2]), None)[:2]
-    found = restated(found, HostBound, held=stored(whole), first=first, second=second)
+    if not (found.facts or {}).get("optimizer"):  # which is named, and may hold it
+        first, second = (*(_held(part, int(times.typical.sum())) for part in named[:2]), None)[:2]
+        found = restated(found, HostBound, held=stored(whole), first=first, second=second)
     return _advised(found, parts, rule, times, mostly=whole >= _MOSTLY * idle_ms)
 
 
