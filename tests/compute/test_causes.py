@@ -197,6 +197,11 @@ LOOKALIKES = {  # calls of a step that seem to waste
         product(2048, 2048, 2048, us=25),
         op("aten::_sleep", us=400, kernel="at::cuda::spin_kernel", grid=1),
     ],
+    "unfused_elementwise": [  # a result of a broadcast that a product reads; the sum is over another one
+        op("aten::add", tensor((2048, 1)), tensor((1, 4096)), us=20),
+        product(8192, 1024, 8192, us=300),
+        op("aten::sum", tensor(MB8), us=20),
+    ],
     "optimizer_loop": [op("aten::addcdiv_", *[tensor((2048, 2048), FLOAT)] * 3, us=60, **STEP)] * 30,  # has no fused=
 }
 

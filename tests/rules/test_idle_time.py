@@ -667,6 +667,7 @@ def test_a_program_on_the_cpu_that_is_outside_of_torch_gets_no_clean_bill(tmp_pa
         [found] = [one for one in report.findings if one.rule == "TO-I005"]
         assert found.severity == "warning"  # nothing timed it without the profiler
         assert found.impact_ms == pytest.approx(20, rel=0.02)
+        assert "outside torch's operators" in found.headline, "of Python in torch itself: 'outside torch'"
         card = card_of(report)
         assert card.fixed_least_ms is not None, "how much of it can go is not known"
 
@@ -700,6 +701,9 @@ def test_a_wait_for_the_device_has_the_advice_of_who_asks_for_it(call, advice):
     idle, after = Evidence(Fact.BUCKET, 12.0, "ms"), Evidence(Fact.IDLE_AFTER, 12.0, "ms", subject=call)
     found = BLOCKED_ON_DEVICE.finding("warning", "high", "waits", [idle, after])
     assert of_synchronize(replace(found, advice="as it was")).advice.startswith(advice)
+    assert after.metric.startswith("share of "), (
+        "waits in a row share the idle time: 0.16 ms 'idle after' one with 0.03 behind it"
+    )
 
 
 def test_the_many_first_launches_of_a_cold_program_are_no_operator_on_the_cpu():

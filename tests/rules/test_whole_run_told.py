@@ -654,3 +654,8 @@ def test_a_step_with_much_beside_the_training_has_phases(tmp_path):
     [told] = found(observed(run_of(tmp_path), *[steps] * 4), "TO-W004")
     assert told.severity == "info" and told.facts["round_steps"] == 1
     assert told.facts["pct"] == pytest.approx(40, abs=1)
+
+
+def test_where_there_are_no_stages_their_rule_judges_no_compute(tmp_path):
+    unjudged = analyze(unpacked("unsynchronised", tmp_path)).summary.unjudged
+    assert [one.bucket for one in unjudged if one.why == "unrated"] == ["compute"]

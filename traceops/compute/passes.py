@@ -6,6 +6,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Container
+from itertools import groupby
 from typing import Literal
 
 import numpy as np
@@ -205,13 +206,7 @@ def find_unfused(kernels: Kernels) -> None:
     uses: dict[int, Judged] = {}
     saved = launches = 0.0
     # Calls in a row that a compiler may fuse, in the order of launch
-    chains: list[list[Judged]] = [[]]
-    for one in kernels.order:
-        if _fusable(one):
-            chains[-1].append(one)
-        elif chains[-1]:
-            chains.append([])
-    for chain in [chain for chain in chains if chain]:
+    for chain in (list(calls) for fusable, calls in groupby(kernels.order, _fusable) if fusable):
         numel = max(one.numel for one in chain)
         large = [one for one in chain if 2 * one.numel > numel and numel * 2 >= _LEAST_BYTES and one.cause is None]
         if len(large) < _LEAST_CHAIN or len({id(one) for one in large}) == 1:  # one call again and again is a loop
@@ -236,19 +231,24 @@ def _fusable(one: Judged) -> bool:
 
 def find_broadcasts(kernels: Kernels) -> None:
     """Results far larger than all that they are made of, which are summed again at once; and their gradients."""
-    made = {
-        _broadcast(one): one
-        for one in kernels.free(lambda one: one.kind == "elementwise" and not one.use.node)
-        if _broadcast(one) >= _BROADCAST * sum(t.numel for t in one.tensors if t.dims)
-        and _broadcast(one) * 4 > _LEAST_BYTES
-    }
-    for numel, first in made.items():
-        uses = [one for one in kernels.free(lambda one: one.kind in _FUSABLE) if one.numel == numel]
-        if not any(one.kind == "reduction" for one in uses):
-            continue
-        together = [first, *uses]
-        taken = time_of(together)
-        kernels.claim("unfused_elementwise", together, 0.95 * taken, launches=launches_of(uses))
+    run: list[Judged] = []  # calls on as many elements, back from a sum
+    for one in reversed(kernels.order):
+        if one.kind == "reduction":
+            run = [one]
+        elif run and one.cause is None and _widened(one) == run[0].numel:
+            uses = [use for use in kernels.free() if use.kind in _FUSABLE and use.numel == run[0].numel]
+            if all(use.use.node or any(use is of for of in run) for use in uses):  # nothing else reads it
+                taken = one.ns + time_of(uses)
+                kernels.claim("unfused_elementwise", [one, *uses], 0.95 * taken, launches=launches_of(uses))
+        else:
+            run = [*run, one] if run and one.kind in _FUSABLE and one.numel == run[0].numel else []
+
+
+def _widened(one: Judged) -> int:
+    """Elements of a forward result far larger than all that it is made of, else 0."""
+    of, numel = sum(t.numel for t in one.tensors if t.dims), _broadcast(one)
+    large = numel >= _BROADCAST * of and numel * 4 > _LEAST_BYTES
+    return numel if large and one.kind == "elementwise" and not one.use.node else 0
 
 
 def _broadcast(one: Judged) -> int:

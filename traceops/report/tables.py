@@ -113,7 +113,7 @@ class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
 
 class BlockingCallRow(msgspec.Struct, frozen=True, kw_only=True):
     """Calls of one kind on a rank in which the host waited for the device, over the window. `idle_ms`: of a typical
-    step, how long the device idles after them because of them."""
+    step, how long the device idles after them; waits in a row share it."""
 
     rank: int
     call: str

@@ -59,7 +59,7 @@ class UnjudgedBucket(Struct, frozen=True):
 def unjudged_time(run: CrossRank, checks: Sequence[Check], *, on_cpu: bool) -> tuple[UnjudgedBucket, ...]:
     """The unjudged buckets, most first, of the rank that has most such time; empty without a step. on_cpu: the run says
     that it used no GPU."""
-    evaluated = {check.rule for check in checks if check.status != "not_evaluated"}
+    evaluated = _evaluated(run, checks)
     open_buckets = [name for name, rules in JUDGED_BY.items() if evaluated.isdisjoint(rule.id for rule in rules)]
     by_rank = {
         times.summary.rank: _unjudged_pct(times, open_buckets, on_cpu=on_cpu)
@@ -87,6 +87,12 @@ def unjudged_time(run: CrossRank, checks: Sequence[Check], *, on_cpu: bool) -> t
         rule = next((one.id for one in rules[-alone:]), None)
         found.append(UnjudgedBucket(name, worst, stored(pct), why, rule))
     return tuple(sorted(found, key=lambda one: -one.pct))
+
+
+def _evaluated(run: CrossRank, checks: Sequence[Check]) -> set[str]:
+    """The rules that judged something: that of stages does not where there are none."""
+    stages = UNEVEN_STAGES.id
+    return {one.rule for one in checks if one.status != "not_evaluated" and (one.rule != stages or run.bubbles)}
 
 
 def _may_have_launched(summary: RankSummary, *, on_cpu: bool) -> bool:
