@@ -112,11 +112,10 @@ def _within(spans: pd.DataFrame, begin: int, end: int) -> int:
 def differing_steps(report: dict[str, Any], traces: Sequence[Path]) -> tuple[int, int]:
     """(Marked steps of a report.json with device activity, those of them that differ by a microsecond or more).
 
-    traces: of the ranks, in any order. Steps that traceops found by itself, without marks, are left out.
+    traces: of the ranks in their order. Steps that traceops found by itself, without marks, are left out.
     """
     compared = differing = 0
-    named = {path.name: path for path in traces}
-    for rank, path in ((row["rank"], named[Path(row["trace"]).name]) for row in report["ranks"]):
+    for rank, path in zip(sorted(row["rank"] for row in report["ranks"]), traces, strict=True):
         ours = {row["step"]: row for row in report["steps"] if row["rank"] == rank}
         for row in steps_of(path).to_dict("records"):
             told = ours.get(row["step"]) if row["step"] is not None else _only(ours)

@@ -57,6 +57,11 @@ def count_text(value: float) -> str:
     return f"{value:,.0f}" if abs(value - round(value)) < 0.05 else f"{value:,.1f}"
 
 
+def count(value: object) -> int | None:
+    """A count or number of a document that arithmetic on int64 survives."""
+    return value if type(value) is int and 0 <= value < 1 << 62 else None
+
+
 def mean_count_text(value: float | None) -> str:
     """A count that is a mean over ranks, for tables: whole where it is, else three digits; '<0.01' for less."""
     if not value:

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from traceops.core.arrays import uniques
 from traceops.core.errors import FileError
 from traceops.core.rank_files import COLLECTIVES, RECORDED_KEY
-from traceops.core.units import events_text
+from traceops.core.units import count, events_text
 from traceops.traces.event import EXACT_FLOAT_US, first_times_us
 from traceops.traces.event_columns import EventColumns
-from traceops.traces.model import CommArgs, Events, Group, RankTrace, TraceMeta, count, parse_ranks, with_known_ranks
+from traceops.traces.model import CommArgs, Events, Group, RankTrace, TraceMeta, parse_ranks, with_known_ranks
 from traceops.traces.run_manifest import MOST_RANKS
 from traceops.traces.scan import Scanner
 from traceops.traces.source import CHUNK_BYTES, Damaged, chunks, is_remote, open_binary, read_ahead

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from traceops.core.arrays import Int
+from traceops.core.units import count
 from traceops.traces.event import LONGEST_NS, RawEvent, Times
 
 CAT = "python_function"
@@ -189,7 +190,6 @@ class RankTrace(Struct, frozen=True):
     incomplete: bool = False
 
 
-_MOST = 1 << 62
 _ANNOTATION = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):")
 
 
@@ -251,11 +251,6 @@ def parse_ranks(value: Any) -> tuple[int, ...] | None:
 def _parse_text(text: str) -> tuple[int, ...] | None:
     """The same, once for all the events of a group, which then share the result."""
     return parse_ranks(text)
-
-
-def count(value: Any) -> int | None:
-    """A count or number that arithmetic on int64 survives."""
-    return value if type(value) is int and 0 <= value < _MOST else None
 
 
 def _elements(shapes: str) -> int | None:

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from traceops.core.capture_failure import FIRST_STEPS, CaptureFailure, read_failure
 from traceops.core.errors import InputError, problem_of
 from traceops.core.rank_files import HELD, round_steps, rounds, seldom, usual_ends
-from traceops.traces.model import count
+from traceops.core.units import count
 from traceops.traces.source import is_remote, read_whole
 
 # Steps of two kinds, as a WGAN has: what ended steps and what was within some of them only, as run.json tells.
