@@ -74,6 +74,15 @@ def test_a_faster_kernel_saves_nothing_where_the_host_bounds_the_step(tmp_path):
     assert report.compute.bound == "host"
 
 
+def test_what_collectives_take_is_busy_time_too(tmp_path):
+    """'Float32 loses 0.024 ms' was said of 9.85 ms in which the GPU was busy, nearly all with all-to-alls."""
+    slow = op("aten::mm", tensor((512, 4095)), tensor((4095, 4095)), us=120, kernel="nvjet_h")
+    sent = op("c10d::allreduce_", tensor((1, 1)), us=90_000, kernel="ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+    for calls, named in (([slow] * 4, True), ([slow] * 4 + [sent], False)):
+        report, _ = of(tmp_path, calls)
+        assert any(one.cause == "misaligned_shape" for one in report.findings) is named
+
+
 def test_slow_kernels_without_a_known_cause_are_named(tmp_path):
     """Not where the host sets the pace: the smallest kernels of a GPU that saves power take 5 µs, most others 10."""
     slow = [op("aten::sum", tensor((4096, 4096), FLOAT), us=200)] * 3

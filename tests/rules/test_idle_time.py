@@ -491,7 +491,7 @@ def test_lateness_that_recording_may_explain_is_not_judged():
     card, said = card_of(report), unjudged_sentence(report)
     assert card.level == "info" and card.judged_pct == pytest.approx(74, abs=1)
     assert "Not judged: 26 % of the window" in said
-    assert "Time it without the profiler to compare" in said
+    assert "Compare with the time without the profiler" in said
     assert report.summary.recording_ms == pytest.approx(report.ranks[0].idle_host_ms, abs=0.01)
 
 
@@ -701,7 +701,7 @@ def test_a_wait_for_the_device_has_the_advice_of_who_asks_for_it(call, advice):
     idle, after = Evidence(Fact.BUCKET, 12.0, "ms"), Evidence(Fact.IDLE_AFTER, 12.0, "ms", subject=call)
     found = BLOCKED_ON_DEVICE.finding("warning", "high", "waits", [idle, after])
     assert of_synchronize(replace(found, advice="as it was")).advice.startswith(advice)
-    assert after.metric.startswith("share of "), (
+    assert after.metric.startswith("idle time after waits, part of "), (
         "waits in a row share the idle time: 0.16 ms 'idle after' one with 0.03 behind it"
     )
 

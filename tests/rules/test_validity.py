@@ -361,7 +361,7 @@ def test_compute_that_nothing_rates_gets_no_clean_bill(analysed):
     assert card.level == "info" and card.headline.endswith("is compute; how fast it could be is unknown")
     card, unknown = card_of(analysed(event(OPERATOR, 4e6, 9.9e4), devices=())), "how fast it could be is unknown"
     assert card.headline == f"67 % of the window is compute; {unknown}"
-    assert card.judged_pct is None
+    assert card.judged_pct == 0
 
 
 @pytest.mark.parametrize(("ms", "lost"), [(3772, True), (40, False)])

@@ -79,7 +79,7 @@ class LaunchedBy(KernelClaim, frozen=True, kw_only=True):
     operators: tuple[str, ...]
 
 
-_OF_HOST = ("many_small_kernels", "optimizer_loop", "too_small_batch")
+_OF_LAUNCHES = OF_HOST | {"optimizer_loop"}
 _SOME = 0.1  # of what a fix saves of the device's time: less of it in the step is little
 _WHOLE = 1.05  # times what the device does: in a longer step it waits, and a fix of kernels brings no shorter one
 _LITTLE = 0.1  # of the step: kernels that take less of it are not told as slow
@@ -141,7 +141,7 @@ def of_launches(found: Finding, rule: Rule, compute: RankCompute | None) -> Find
     """A finding that the host launches late, with the loop, optimizer or batch that most of its launches are for."""
     if compute is None or found.advice != rule.advice:
         return found
-    mine = [loss for loss in compute.losses if loss.cause in _OF_HOST]
+    mine = [loss for loss in compute.losses if loss.cause in _OF_LAUNCHES]
     most = max(mine, key=lambda loss: loss.launches, default=None)
     if most is None or 100 * most.launches < BOUNDS.launches_pct * compute.launches:
         return found
@@ -156,7 +156,8 @@ def _verdict(rule: Rule, found: Sequence[Finding], otherwise: Verdict) -> Verdic
 
 
 def _severity(loss: Loss, compute: RankCompute) -> Severity | None:
-    share = 100 * loss.device_ns / compute.busy_ns
+    # Collectives keep the GPU busy too, and kernels of two streams take longer together than the device is busy.
+    share = 100 * loss.device_ns / max(compute.busy_ns, compute.device_ns)
     if loss.cause == "bandwidth_bound_at_limit":
         return "info"
     if loss.cause == "many_small_kernels":

@@ -112,12 +112,11 @@ def card_of(report: Report, hang: HangJson | None = None) -> Card:
     if told := told_first(report):
         return _of_finding(report, told)
     level, claim = without_finding(report)
-    undisturbed, unrated = undisturbed_of(report), isinstance(claim, NoProblem) and claim.unrated
+    undisturbed = undisturbed_of(report)
     return Card(
         level=level, headline=shortened(claim.headline()),
         actions=(claim.part(f"do.{claim.do}"),) if isinstance(claim, Unjudged) else (),
-        now_ms=mean_of_ranks(report) if undisturbed is None else undisturbed.step_ms,
-        judged_pct=None if unrated else judged_pct(report),
+        now_ms=mean_of_ranks(report) if undisturbed is None else undisturbed.step_ms, judged_pct=judged_pct(report),
         not_checked=not_checked(report), without_profiler=_without_profiler(report, undisturbed is not None),
         caveat=_caveat(report), window=report.summary.step_words is WINDOW,
     )  # fmt: skip
