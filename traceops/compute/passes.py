@@ -98,8 +98,7 @@ def find_optimizer_loop(kernels: Kernels) -> None:
     """An optimizer that updates one parameter at a time, or in several passes over all."""
     plain = kernels.free(lambda one: one.use.optimizing and "_fused_" not in one.use.name)
     updates = [one for one in plain if one.use.name.startswith(("aten::addcdiv", "aten::_foreach_addcdiv"))]
-    if not updates:
-        updates = [one for one in plain if one.use.name in ("aten::add_", "aten::sub_", "aten::axpy_")]
+    updates = updates or [one for one in plain if one.use.name in ("aten::add_", "aten::sub_", "aten::axpy_")]
     loops = [one for one in updates if "_foreach_" not in one.use.name]
     if calls_of(loops) >= _PARAMETERS:
         least = (1 - _UNSIZED) * time_of(plain)
