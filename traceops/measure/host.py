@@ -15,7 +15,7 @@ from traceops.measure.host_rows import BACKWARD_NAME, OPTIMIZER_NAME, HostRows, 
 from traceops.measure.ledger import Lane
 from traceops.measure.recording import recording_at_most
 from traceops.measure.steps import StepBounds, typical_steps
-from traceops.traces.model import Events, TraceMeta
+from traceops.traces.model import Events, TraceMeta, is_annotation
 
 # Autograd's anomaly detection in a trace: behind each function of backward the host reads whether it is NaN.
 
@@ -279,9 +279,9 @@ def _regions(host: HostRows, steps: StepBounds) -> tuple[tuple[str, float], ...]
 
 
 def _region_rows(host: HostRows) -> Int:
-    """Annotations, and operators inside no other operator."""
-    nesting = host.nesting
-    return np.concatenate((host.annotations, np.sort(nesting.rows.take(nesting.outermost), kind="stable")))
+    """Annotations, and operators inside no other operator, but for a backend's notes: these wait for others."""
+    rows = np.concatenate((host.annotations, np.sort(host.nesting.rows.take(host.nesting.outermost), kind="stable")))
+    return rows[~np.array([is_annotation(name) for name in host.events.names], dtype=bool)[host.events.name[rows]]]
 
 
 def _extra_regions(host: HostRows, steps: StepBounds) -> tuple[ExtraRegion, ...]:

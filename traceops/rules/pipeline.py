@@ -209,7 +209,7 @@ def without_replay(rule: Rule, run: CrossRank, least_pct: float) -> Verdict:
         return rule.not_evaluated(reason("pipeline", "no_replay"))
     claim = _uneven(worst, words)
     evidence = [*_waiting(worst, words), *_work(worst, words)]
-    impact = stored(claim.waiting)
+    impact = stored(min(claim.waiting, _beyond_mean(worst) / 1e6))  # the work stays
     return rule.verdict(rule.finding("warning", "medium", claim, evidence, ranks=[rank], impact_ms=impact))
 
 
