@@ -120,9 +120,8 @@ def longer_in_function(run: CrossRank, straggler: Straggler, *, sometimes: bool)
         return None
     ranks = {times.summary.rank: times.summary for times in run.ranks}
     own, peers = ranks[straggler.rank], [ranks[peer] for peer in run.replay.graph.peers(straggler.rank)]
-    steps: Collection[int] = straggler.late_steps
-    if not sometimes:
-        steps = set(run.replay.lateness.steps) - set(run.unlike) or set(run.replay.lateness.steps)
+    every = set(run.replay.lateness.steps)
+    steps: Collection[int] = straggler.late_steps if sometimes else every - set(run.unlike) or every
     at = np.isin(run.replay.lateness.steps, list(steps))
     if not own.stacks or not peers or not all(peer.stacks for peer in peers) or not np.count_nonzero(at):
         return None
