@@ -14,12 +14,13 @@ import pytest
 from events_builder import build, call, kernel, note, step
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from traceops.core.text import short_name
 from traceops.measure import detail
 from traceops.measure.activity import COMM, find_activity
 from traceops.measure.detail import MOST_BARS, measure_detail, unpack_detail
-from traceops.measure.flops import DEVICES, peak_of, precision_of
+from traceops.measure.flops import DEVICES, measure_flops, peak_of, precision_of
 from traceops.measure.host_rows import distinct, groups
 from traceops.measure.inventory import measure_inventory
 from traceops.measure.steps import find_steps
@@ -125,6 +126,15 @@ def test_recorded_steps_of_h200s_are_the_formula_to_the_last_operation(run: str,
     flops = summary_of(FLOPS / f"{run}.pt.trace.json.gz").flops
     assert flops.model == transformer(layers)
     assert (flops.recomputed, flops.precision, flops.why) == (0.0, "bf16", None)
+
+
+def test_an_operator_whose_launch_begins_a_step_counts_in_it() -> None:
+    events = load_trace(str(FLOPS / "ddp_h200.pt.trace.json.gz")).events
+    activity = find_activity(events)
+    steps, product = find_steps(events, activity), events.names.index("aten::addmm")
+    first = [events.ts[(events.name == product) & (events.ts >= begin)].min() + 1 for begin in steps.host_start]
+    steps = replace(steps, host_start=np.array(first))
+    assert measure_flops(events, activity, steps).model == transformer(8)
 
 
 def test_a_step_without_its_shapes_or_its_operators_is_not_known(tmp_path: Path) -> None:

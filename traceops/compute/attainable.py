@@ -342,12 +342,10 @@ def attainable_ns(use: Use, work: Work, gpu: Gpu) -> float | None:
     if work.attention is not None:
         slower = 1.0 if work.attention.dtype in HALVES else _FLOAT_ATTENTION
         return attention_ns(work.attention, gpu) * slower
-    if work.kind in ("product", "convolution"):
-        if work.bytes is None:
-            return None
-        return product_ns(work.flops, work.bytes, unit_of_use(use), gpu)
     if work.bytes is None:
         return None
+    if work.kind in ("product", "convolution"):
+        return product_ns(work.flops, work.bytes, unit_of_use(use), gpu)
     if fused := fused_names(use.name):
         rate = _COMPILED.get(fused[0], 2.9)
         return max(work.bytes / (rate * gpu.memory) / 1e3, _LEAST_NS)

@@ -19,7 +19,7 @@ from traceops.compute.attainable import (
 )
 from traceops.compute.judged import Judged, Kernels, launches_of, time_of
 from traceops.compute.named import converts_layout
-from traceops.compute.uses import HALVES, Tensor
+from traceops.compute.uses import FLOATS, HALVES, Tensor
 from traceops.compute.work import Attention, Product
 
 _PARTS = 64  # in which attention is computed at most
@@ -248,8 +248,8 @@ def find_float64(kernels: Kernels) -> None:
     """Work on doubles: half of the bytes, and other units, do in float32."""
     uses, saved = [], 0.0
     for one in kernels.free():
-        tensors = [t for t in one.tensors if t.dims]
-        if not tensors or not any(t.dtype == "double" for t in tensors):
+        types = {t.dtype for t in one.tensors if t.dims and t.dtype in FLOATS}
+        if "double" not in types or (len(types) > 1 and one.work.bytes is None):
             continue
         uses.append(one)
         if one.kind in ("product", "convolution") and one.work.bytes is not None:
@@ -397,7 +397,7 @@ def _gain_in_half(one: Judged, kernels: Kernels) -> float:
     if one.work.attention is not None:
         least = attention_ns(one.work.attention, kernels.gpu, True)
         return one.ns - one.calls * expected_ns("attention", least)
-    if _leaves_idle(one, kernels) or one.work.bytes is None:  # what takes long there are not the bytes
+    if leaves_idle(one, kernels) or one.work.bytes is None:  # what takes long there are not the bytes
         return 0.0
     if is_strided(one.use.main_kernel):
         return HALF_OF_STRIDED * one.ns
@@ -472,7 +472,7 @@ def find_idle_processors(kernels: Kernels) -> None:
             tiles = one.use.blocks if 0 < one.use.blocks < processors else tiles  # others take several in turn
             if one.over_ns > _MUCH_OVER * one.ns and one.ns > _LONG_NS * one.launches and 0 < tiles < processors // 8:
                 few.append((one, tiles))
-        elif _leaves_idle(one, kernels) and one.kind not in ("product", "attention", "copy"):
+        elif leaves_idle(one, kernels) and one.kind not in ("product", "attention", "copy"):
             few.append((one, one.use.blocks))
     saved = 0.0
     for one, blocks in few:
@@ -487,7 +487,7 @@ _MUCH_OVER = 0.75  # of its time
 _TILE = 128
 
 
-def _leaves_idle(one: Judged, kernels: Kernels) -> bool:
+def leaves_idle(one: Judged, kernels: Kernels) -> bool:
     """Whether a long kernel has fewer blocks than half of the processors."""
     return 0 < one.use.blocks < kernels.gpu.processors // 2 and one.ns > _LONG_NS * max(one.launches, 1)
 

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from traceops.compute.attainable import HALF_OF_STRIDED, expected_ns, is_strided, moved_ns
+from traceops.compute.heavy import leaves_idle
 from traceops.compute.judged import Judged, Kernels, call_ns, calls_of, launches_of, time_of
 from traceops.compute.named import fused_names
 from traceops.compute.uses import FLOATS
@@ -97,8 +98,7 @@ def find_optimizer_loop(kernels: Kernels) -> None:
     """An optimizer that updates one parameter at a time, or in several passes over all."""
     plain = kernels.free(lambda one: one.use.optimizing and "_fused_" not in one.use.name)
     updates = [one for one in plain if one.use.name.startswith(("aten::addcdiv", "aten::_foreach_addcdiv"))]
-    if not updates:
-        updates = [one for one in plain if one.use.name in ("aten::add_", "aten::sub_", "aten::axpy_")]
+    updates = updates or [one for one in plain if one.use.name in ("aten::add_", "aten::sub_", "aten::axpy_")]
     loops = [one for one in updates if "_foreach_" not in one.use.name]
     if calls_of(loops) >= _PARAMETERS:
         least = (1 - _UNSIZED) * time_of(plain)
@@ -208,7 +208,8 @@ def find_unfused(kernels: Kernels) -> None:
     # Calls in a row that a compiler may fuse, in the order of launch
     for chain in (list(calls) for fusable, calls in groupby(kernels.order, _fusable) if fusable):
         numel = max(one.numel for one in chain)
-        large = [one for one in chain if 2 * one.numel > numel and numel * 2 >= _LEAST_BYTES and one.cause is None]
+        wide = [one for one in chain if 2 * one.numel > numel and numel * 2 >= _LEAST_BYTES and one.cause is None]
+        large = [one for one in wide if not leaves_idle(one, kernels)]  # its few blocks are what makes that slow
         if len(large) < _LEAST_CHAIN or len({id(one) for one in large}) == 1:  # one call again and again is a loop
             continue
         each = [one.ns / one.calls for one in large]
@@ -234,7 +235,7 @@ def find_broadcasts(kernels: Kernels) -> None:
     run: list[Judged] = []  # calls on as many elements, back from a sum
     for one in reversed(kernels.order):
         if one.kind == "reduction":
-            run = [one]
+            run = [one] if one.numel else []
         elif run and one.cause is None and _widened(one) == run[0].numel:
             uses = [use for use in kernels.free() if use.kind in _FUSABLE and use.numel == run[0].numel]
             if all(use.use.node or any(use is of for of in run) for use in uses):  # nothing else reads it
@@ -356,7 +357,9 @@ def find_dense_table(kernels: Kernels) -> None:
         if not one.tensors or not one.tensors[0].dims:
             continue
         touched, width = _touched(one), one.tensors[0].dims[-1]
-        if (table := _filled_rows(one, _FULL * touched * width, width, kernels, uses)) is None:
+        if (
+            table := _filled_rows(one, max(_FULL * touched * width, int(_LEAST_BYTES) // 4), width, kernels, uses)
+        ) is None:
             continue
         whole = [
             each
@@ -477,8 +480,7 @@ def find_scatter(kernels: Kernels) -> None:
         lambda one: one.kind == "fill" and "aten::empty" in one.use.path[:1] and one.numel > 1
     )  # torch.use_deterministic_algorithms fills new memory
     total = time_of(uses)
-    over = 0.0
-    counted = 0.0
+    over = counted = 0.0
     for one in uses:
         moved = sum(t.stored for t in one.tensors)
         own = max(one.ns - one.calls * moved_ns(2.0 * moved, "index", kernels.gpu), 0.0)

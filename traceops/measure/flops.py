@@ -126,7 +126,7 @@ def measure_flops(events: Events, activity: Activity, steps: StepBounds) -> Rank
     precision, uncounted = _of_kernels(events, activity, steps, listed | within)
     if not len(counted):
         return replace(NOT_COUNTED, precision=precision)
-    step = steps.on_host(events.ts[rows[counted]])
+    step = steps.on_host(events.end[rows[counted]] - 1)  # a found step may begin with a launch in its first operator
     counted, step = counted[step >= 0], step[step >= 0]
     if not len(counted):
         return replace(NOT_COUNTED, precision=precision)
