@@ -256,7 +256,7 @@ def _regions(host: HostRows, steps: StepBounds) -> tuple[tuple[str, float], ...]
 def _region_rows(host: HostRows) -> Int:
     """Annotations, and operators inside no other operator, but for a backend's notes: these wait for others."""
     rows = np.concatenate((host.annotations, np.sort(host.nesting.rows.take(host.nesting.outermost), kind="stable")))
-    return rows[~np.array([is_annotation(name) for name in host.events.names], dtype=bool)[host.events.name[rows]]]
+    return rows.compress(~np.array([is_annotation(n) for n in host.events.names], dtype=bool)[host.events.name[rows]])
 
 
 def _extra_regions(host: HostRows, steps: StepBounds) -> tuple[ExtraRegion, ...]:
