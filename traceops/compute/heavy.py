@@ -250,9 +250,6 @@ _CAST_AROUND = 6.0  # bytes for each element that autocast brings to 16 bits, ha
 _LEAST_CONVOLVED = 0.35  # of a convolution in float32 takes the same in 16 bits at least
 _MOST_HALF = 0.1  # of the products' time may be in 16 bits already
 _LONG_NS = 20_000
-_FEW_ROWS = 64  # of a product that reads its weights and does little with them
-_AT_LIMIT = 0.7  # of the memory's speed
-_MOST_OF_ALL = 0.3  # of the busy time
 _MULTIPLE = {2: 8, 4: 4, 1: 16, 8: 2}  # elements of 16 bytes, by their size
 
 
@@ -461,19 +458,6 @@ def _expected(one: Judged, unit: str, kernels: Kernels) -> float:
 def _least(one: Judged, unit: str, kernels: Kernels) -> float:
     moved = (one.work.bytes or 0.0) * (0.5 if unit == "half" and _is_float(one) else 1.0)
     return one.calls * product_ns(one.work.flops, moved, unit, kernels.gpu)  # type: ignore[arg-type]
-
-
-def find_at_limit(kernels: Kernels) -> None:
-    """Products of few rows that read their weights as fast as memory gives them: nothing to save on this GPU."""
-    few = [
-        (one, product.rows)
-        for one, product in kernels.free_products()
-        if not one.use.node and product.rows * product.batch <= _FEW_ROWS
-        and one.attainable_ns is not None and one.attainable_ns > _AT_LIMIT * one.ns
-    ]  # fmt: skip
-    uses = [one for one, _ in few]
-    if few and time_of(uses) >= _MOST_OF_ALL * kernels.busy_ns:
-        kernels.claim("bandwidth_bound_at_limit", uses, 0.0, sizes=(max(rows for _, rows in few),))
 
 
 def find_idle_processors(kernels: Kernels) -> None:
