@@ -56,14 +56,15 @@ class _Scores(Struct, frozen=True):
         product = one.work.product
         return product is not None and not one.use.node and self.numel in (product.left.numel, product.right.numel)
 
-    def while_held(self, order: list[Judged]) -> set[int]:
-        """The ids of what makes them, reads them or runs between, but not of what makes a mask or bias as large."""
+    def uses(self, kernels: Kernels) -> list[Judged]:
+        """What makes them, reads them or works on them between, but nothing that makes a mask or bias as large."""
         found, held = set[int](), False
-        for one in order:
+        for one in kernels.order:
             made = one.work.product is not None and self.touched_by(one)
             found |= {id(one)} if held or made else set()
             held = (held or made) and not self.read_by(one)
-        return found
+        known = [one for one in kernels.free(self.touched_by) if one.kind in _SCORES]
+        return [one for one in known if one.use.node or id(one) in found]
 
     def adds_bias(self, one: Judged) -> bool:
         """Whether it adds numbers of each head's own to the scores, which no causal attention does."""
@@ -98,10 +99,7 @@ class _Scores(Struct, frozen=True):
 def find_unfused_attention(kernels: Kernels) -> None:
     """Products whose result, rows of scores, passes a softmax and is multiplied again."""
     for scores in _scores(kernels):
-        held = scores.while_held(kernels.order)
-        uses = [
-            one for one in kernels.free(scores.touched_by) if one.kind in _SCORES and (one.use.node or id(one) in held)
-        ]
+        uses = scores.uses(kernels)
         softmax = [one for one in uses if _is_softmax(one)]
         products = [one for one in uses if one.work.product is not None]
         if not softmax or not any(map(scores.read_by, products)):
