@@ -81,8 +81,7 @@ class _Scores(Struct, frozen=True):
     def least_ns(self, gpu: Gpu, calls: float, *, backward: bool, hidden: bool) -> float:
         """What fused attention takes. hidden: half of the keys are."""
         ways = (False, True) if backward else (False,)
-        shape = (self.heads, self.query, self.key, self.width)
-        causal = hidden and self.query == self.key
+        shape, causal = (self.heads, self.query, self.key, self.width), hidden and self.query == self.key
         return sum(calls * attention_ns(Attention(*shape, way, self.dtype, False, causal), gpu) for way in ways)
 
 
@@ -101,13 +100,14 @@ def find_unfused_attention(kernels: Kernels) -> None:
         taken = time_of(together)
         biased = any(map(scores.adds_bias, uses))
         masks = any("mask" in one.use.name or one.use.within("aten::where", "aten::tril", "aten::triu") for one in uses)
-        hidden = masks and not biased
-        least = scores.least_ns(kernels.gpu, calls, backward=any(one.use.node for one in products), hidden=hidden)
-        least = calls * expected_ns("attention", least / calls * (_BIASED if biased else 1.0))
-        if scores.dtype not in HALVES:  # without the change to 16 bits
-            least = min(least * _FUSED_IN_FLOAT, taken)
-        sizes, launches = (scores.query, scores.key), launches_of(together) - 3 * calls
-        kernels.claim("unfused_attention", together, taken - least, sizes=sizes, launches=launches)
+        backward, least = any(one.use.node for one in products), []
+        for hidden in (masks, masks or any("add" in one.use.name for one in uses)):  # what is added may be a mask
+            ns = scores.least_ns(kernels.gpu, calls, backward=backward, hidden=hidden and not biased)
+            ns = calls * expected_ns("attention", ns / calls * (_BIASED if biased else 1.0))
+            # without the change to 16 bits
+            least.append(ns if scores.dtype in HALVES else min(ns * _FUSED_IN_FLOAT, taken))
+        sizes, launches, more = (scores.query, scores.key), launches_of(together) - 3 * calls, least[0] - least[1]
+        kernels.claim("unfused_attention", together, taken - least[0], sizes=sizes, launches=launches, more_ns=more)
 
 
 def _is_softmax(one: Judged) -> bool:

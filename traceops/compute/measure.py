@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 from msgspec import Struct
@@ -100,9 +100,10 @@ def _claimed_in_loops(looped: Sequence[LoopPart], kernels: Kernels) -> float:
 def _passes_in_turn(kernels: Kernels) -> list[Loss]:
     """The same passes several times in a step, each on a small batch: one batch of all does the same."""
     backward = [bool(one.use.node) for one in kernels.order if not one.use.optimizing]
-    passes = sum(now and not before for before, now in zip([False, *backward], backward, strict=False))
+    flags = [one.use.optimizing for one in kernels.order], backward
+    updates, passes = (sum(now and not before for before, now in pairwise([False, *own])) for own in flags)
     passes = passes or _turns(kernels)
-    if passes < _PASSES:
+    if passes < _PASSES or updates > 1:  # passes that change the weights are no batch
         return []
     small = [one for one in kernels.all if one.calls >= passes or one.ns / one.launches < _SMALL_NS]
     if launches_of(small) < _MOST_REPEATED * kernels.launches:
@@ -289,6 +290,7 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
     by_time = sorted(kernels.all, key=lambda one: -one.ns)
     beyond = _beyond_peak(by_time, attainable.FASTEST if gpu.source == "assumed" else gpu)
     known = [one for one in kernels.all if one.attainable_ns is not None and id(one) not in beyond]
+    alone = time_of(one for one in kernels.all if one.use.alone)  # what CUDA graphs replay, where there are any
     compute = RankCompute(
         busy_ns=kernels.busy_ns,
         known_ns=sum((one.ns for one in known), 0.0),
@@ -304,7 +306,7 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
         has_shapes=has_shapes,
         gpu=device or "",
         impossible=tuple(sorted(beyond.values(), key=lambda one: -one.times)),
-        replayed=_is_replayed(kernels, launched),
+        replayed=alone > kernels.busy_ns / 2 and any("GraphLaunch" in name for name in launched.events.names),
     )
     if not losses:
         return compute
@@ -326,12 +328,6 @@ def _losses(kernels: Kernels, has_shapes: bool, launched: Launched, bound: Bound
     return losses
 
 
-def _is_replayed(kernels: Kernels, launched: Launched) -> bool:
-    """Whether CUDA graphs replay most of it."""
-    alone = time_of(one for one in kernels.all if one.use.alone)
-    return alone > kernels.busy_ns / 2 and any("GraphLaunch" in name for name in launched.events.names)
-
-
 def fix_of(loss: Loss, kernels: Kernels, schedule: Schedule, launched: Launched) -> Fix:
     """What a loss's fix removes of each launch of the typical step."""
     spared = _spared(loss, kernels)
@@ -342,7 +338,8 @@ def fix_of(loss: Loss, kernels: Kernels, schedule: Schedule, launched: Launched)
     rows = launched.row[kernel[own]]
     left = launched.events.dur[rows] * (1 - of_use[uses[own], 1])
     streams = grouped(launched.events.stream[rows].astype(np.int64))[1]
-    return Fix(of_use[uses, 0], of_use[uses, 1], float(np.bincount(streams, weights=left).max(initial=0.0)))
+    busiest = float(np.bincount(streams, weights=left).max(initial=0.0))
+    return Fix(of_use[uses, 0], of_use[uses, 1], busiest - loss.more_ns)
 
 
 def _spared(loss: Loss, kernels: Kernels) -> dict[int, tuple[float, float]]:
