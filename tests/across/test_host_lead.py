@@ -271,6 +271,7 @@ def test_workers_that_are_behind_load_all_the_time() -> None:
     need = loading_need(rank(WORKERS, 80.0, 40.0, 41.0), None, workers=2)
     assert need is not None and (need.now, need.load_ms, need.rest_ms, need.workers) == (2, 160.0, 40.0, 5)
     assert loading_need(rank(WORKERS, 80.0, 40.0, 41.0), None) is None, "'2.2 times as many', of nobody knows how many"
+    assert loading_need(rank(ALONE, 13.14, 0.72, 0.72), None) is None, "one was 'enough', whose batch takes as long"
 
 
 def test_what_may_be_recording_makes_a_range() -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from traceops.core.arrays import Int, Intervals, empty, intersect, is_in, median, merge, subtract, union, uniques
 from traceops.measure.activity import COMPUTE, Activity
 from traceops.measure.host_rows import BACKWARD_NAME, OPTIMIZER_NAME, HostRows, groups, named, rows_named
-from traceops.measure.ledger import Lane
+from traceops.measure.ledger import NEVER, Lane
 from traceops.measure.recording import recording_at_most
 from traceops.measure.steps import StepBounds, typical_steps
 from traceops.traces.model import Events, TraceMeta
@@ -101,7 +101,6 @@ def waiting_calls(events: Events, activity: Activity) -> tuple[Int, Int, Interva
 
 
 MOST_REGIONS = 60
-AHEAD_NS = 50_000  # what waits so long for the device was launched ahead of it
 _COLD = 2.0  # times the calls for memory of the median step
 _WAITS = re.compile(r"^_c10d_functional(_autograd)?::wait_tensor$")
 MOST_EXTRA = 12  # regions kept of a step that is unlike the others
@@ -109,8 +108,8 @@ MOST_EXTRA = 12  # regions kept of a step that is unlike the others
 
 class BlockingCall(Struct, frozen=True):
     """A call that waits for the device, and the operator it was made from ('' outside any). usual, usual_ms: how often
-    it comes in one of the rank's typical steps, and how long that takes. idle_ms: how long the device is idle there, in
-    such a step, until launches are ahead of it again, and no longer than the host waited; waits in a row share it."""
+    it comes in one of the rank's typical steps, and how long that takes. idle_ms: what of such a step's idle_sync
+    begins in these calls."""
 
     call: str
     operator: str
@@ -198,36 +197,12 @@ def _waits(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[BlockingC
     first = opens.nonzero()[0]
     held = np.add.reduceat(events.dur[rows], first)
     last = rows[np.append(first[1:], len(rows)) - 1]
-    idle, goes_on = _idle_behind(activity, lane, events.ts[rows[first]], last)
-    # Without a wait the host would be earlier by as long as it took: what the idle time behind it does not use of that,
-    # the idle time behind the next wait has, where no launch was ahead of the device in between.
-    begins = np.append(True, ~goes_on[:-1]).nonzero()[0]
-    reader, once = np.unique(host.readers(rows[first]), return_index=True)
-    won = held.copy()
-    won[once] = np.maximum(held[once], events.dur[reader])
-    ends, sums = np.append(begins[1:], len(won)), np.append(0, (won - idle).cumsum())
-    left = np.maximum(sums[ends] - np.minimum.reduceat(sums[:-1], begins), 0)  # none uses what comes before it
-    used = 1 - left / np.maximum(np.add.reduceat(won, begins), 1)
-    return _calls(host, last, held, won * np.repeat(used, ends - begins), steps)
-
-
-def _idle_behind(activity: Activity, lane: Lane, begin: Int, last: Int) -> tuple[Int, NDArray[np.bool_]]:
-    """Idle time of the device from when each wait began until what its thread launches waits in the queue again, and
-    whether the thread waits once more before that."""
-    events = activity.host.events
-    idle = merge(lane.own["idle_sync"], lane.own["idle_host"])
-    until = np.full(len(last), np.iinfo(np.int64).max)
-    goes_on = np.zeros(len(last), dtype=bool)
-    launched = activity.by_launch[activity.launch.take(activity.by_launch) >= 0]
-    launched = launched[activity.start.take(launched) - events.end.take(activity.launch.take(launched)) >= AHEAD_NS]
-    for tid in uniques(events.tid[last]):
-        own = (events.tid[last] == tid).nonzero()[0]
-        ahead = launched[events.tid.take(activity.launch.take(launched)) == tid]
-        place = activity.launched.take(ahead).searchsorted(events.end[last[own]])
-        until[own] = np.append(activity.start.take(ahead), until[own[-1]])[place]
-        goes_on[own[:-1]] = begin[own[1:]] <= until[own[:-1]]
-        until[own[:-1]] = np.minimum(until[own[:-1]], begin[own[1:]])
-    return idle.within(begin, np.maximum(until, begin)), goes_on
+    # Idle time is of the wait in which it began.
+    idle, begin, of_next = lane.own["idle_sync"], events.ts[rows[first]], tid[first[1:]]
+    until = np.append(np.where(of_next == tid[first[:-1]], begin[1:], NEVER), NEVER)
+    lasts = np.append(0, (idle.end - idle.start).cumsum())
+    behind = lasts[idle.start.searchsorted(until)] - lasts[idle.start.searchsorted(begin)]
+    return _calls(host, last, held, behind, steps)
 
 
 def _calls(
