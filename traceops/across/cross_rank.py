@@ -344,8 +344,8 @@ def _replayed(
     sharing_work = [summary for summary in ranks if summary.rank in sharing]
     pace = best_pace(sharing_work, [graph.slowed_us(summary.rank) for summary in sharing_work])
     reference = reference_transfers(run.matching, graph.kind, run.link)
-    by_device, step_ns, by_hosts = stragglers.by_device, 1e6 * run.step_ms, any(one.through_host for one in ranks)
-    what_if = measure_what_if(replays, sets, reference, typical, uneven, step_ns, pace, by_device, by_hosts)
+    by_device, step_ns = stragglers.by_device, 1e6 * run.step_ms
+    what_if = measure_what_if(replays, sets, reference, typical, uneven, step_ns, pace, by_device, run.through_host)
     what_if = what_if.with_more([*predict_roles(graph, run.roles), *predict_copies(graph, run.copies)])
     what_if = what_if.with_more(predict_pipelines(graph, run.bubbles))
     return Replay(graph, lateness, charged, stragglers, what_if, {**beside, **work}, behind, groups)

@@ -78,11 +78,13 @@ class _Scores(Struct, frozen=True):
         whole = one.numel and any(one.numel % size == 0 and one.numel <= _PARTS * size for size in sizes)
         return bool(whole) and is_reordered(one) and one.tensors[0].dims[-1] == self.width
 
-    def least_ns(self, gpu: Gpu, calls: float, *, backward: bool, hidden: bool) -> float:
-        """What fused attention takes. hidden: half of the keys are."""
-        ways = (False, True) if backward else (False,)
-        shape, causal = (self.heads, self.query, self.key, self.width), hidden and self.query == self.key
-        return sum(calls * attention_ns(Attention(*shape, way, self.dtype, False, causal), gpu) for way in ways)
+    def least_ns(self, gpu: Gpu, taken: float, calls: float, backward: bool, biased: bool, hidden: bool) -> float:
+        """What fused attention takes, without the change to 16 bits. hidden: half of the keys are."""
+        shape, causal = (self.heads, self.query, self.key, self.width), hidden and not biased and self.query == self.key
+        ways = [Attention(*shape, way, self.dtype, False, causal) for way in (False, True)[: 1 + backward]]
+        each = sum(attention_ns(way, gpu) for way in ways) * (_BIASED if biased else 1.0)
+        least = calls * expected_ns("attention", each)
+        return least if self.dtype in HALVES else min(least * _FUSED_IN_FLOAT, taken)
 
 
 def find_unfused_attention(kernels: Kernels) -> None:
@@ -100,14 +102,13 @@ def find_unfused_attention(kernels: Kernels) -> None:
         taken = time_of(together)
         biased = any(map(scores.adds_bias, uses))
         masks = any("mask" in one.use.name or one.use.within("aten::where", "aten::tril", "aten::triu") for one in uses)
-        backward, least = any(one.use.node for one in products), []
-        for hidden in (masks, masks or any("add" in one.use.name for one in uses)):  # what is added may be a mask
-            ns = scores.least_ns(kernels.gpu, calls, backward=backward, hidden=hidden and not biased)
-            ns = calls * expected_ns("attention", ns / calls * (_BIASED if biased else 1.0))
-            # without the change to 16 bits
-            least.append(ns if scores.dtype in HALVES else min(ns * _FUSED_IN_FLOAT, taken))
-        sizes, launches, more = (scores.query, scores.key), launches_of(together) - 3 * calls, least[0] - least[1]
-        kernels.claim("unfused_attention", together, taken - least[0], sizes=sizes, launches=launches, more_ns=more)
+        backward = any(one.use.node for one in products)
+        hidden = masks, masks or any("add" in one.use.name for one in uses)  # what is added may be a mask
+        least, best = (scores.least_ns(kernels.gpu, taken, calls, backward, biased, of_keys) for of_keys in hidden)
+        sizes, launches = (scores.query, scores.key), launches_of(together) - 3 * calls
+        kernels.claim(
+            "unfused_attention", together, taken - least, sizes=sizes, launches=launches, more_ns=least - best
+        )
 
 
 def _is_softmax(one: Judged) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from itertools import pairwise, product
+from itertools import groupby, product
 
 import numpy as np
 from msgspec import Struct
@@ -99,11 +99,9 @@ def _claimed_in_loops(looped: Sequence[LoopPart], kernels: Kernels) -> float:
 
 def _passes_in_turn(kernels: Kernels) -> list[Loss]:
     """The same passes several times in a step, each on a small batch: one batch of all does the same."""
-    backward = [bool(one.use.node) for one in kernels.order if not one.use.optimizing]
-    flags = [one.use.optimizing for one in kernels.order], backward
-    updates, passes = (sum(now and not before for before, now in pairwise([False, *own])) for own in flags)
-    passes = passes or _turns(kernels)
-    if passes < _PASSES or updates > 1:  # passes that change the weights are no batch
+    backward = groupby(bool(one.use.node) for one in kernels.order if not one.use.optimizing)
+    passes = sum(own for own, _ in backward) or _turns(kernels)
+    if passes < _PASSES or kernels.updates > 1:  # passes that change the weights are no batch
         return []
     small = [one for one in kernels.all if one.calls >= passes or one.ns / one.launches < _SMALL_NS]
     if launches_of(small) < _MOST_REPEATED * kernels.launches:
@@ -268,13 +266,6 @@ _WITH_SHAPES = (
 )  # fmt: skip
 
 
-def find_causes(kernels: Kernels, has_shapes: bool) -> None:
-    """The specific before the general: what one claims is not another's."""
-    alone = not has_shapes and any(one.use.alone for one in kernels.all)
-    for find in _WITH_SHAPES if has_shapes else (*_WITHOUT_SHAPES, *(_KERNELS_ALONE if alone else ())):
-        find(kernels)
-
-
 def measure_compute(launched: Launched, device: str | None) -> RankCompute | None:
     """None where no kernel ran in a step."""
     if not len(launched.row) or not launched.steps:
@@ -290,7 +281,6 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
     by_time = sorted(kernels.all, key=lambda one: -one.ns)
     beyond = _beyond_peak(by_time, attainable.FASTEST if gpu.source == "assumed" else gpu)
     known = [one for one in kernels.all if one.attainable_ns is not None and id(one) not in beyond]
-    alone = time_of(one for one in kernels.all if one.use.alone)  # what CUDA graphs replay, where there are any
     compute = RankCompute(
         busy_ns=kernels.busy_ns,
         known_ns=sum((one.ns for one in known), 0.0),
@@ -306,7 +296,7 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
         has_shapes=has_shapes,
         gpu=device or "",
         impossible=tuple(sorted(beyond.values(), key=lambda one: -one.times)),
-        replayed=alone > kernels.busy_ns / 2 and any("GraphLaunch" in name for name in launched.events.names),
+        replayed=_is_replayed(kernels, launched),
     )
     if not losses:
         return compute
@@ -316,7 +306,10 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
 
 def _losses(kernels: Kernels, has_shapes: bool, launched: Launched, bound: Bound) -> list[Loss]:
     """What is lost, and why: the largest first."""
-    find_causes(kernels, has_shapes)
+    alone = not has_shapes and any(one.use.alone for one in kernels.all)
+    # The specific before the general: what one claims is not another's.
+    for find in _WITH_SHAPES if has_shapes else (*_WITHOUT_SHAPES, *(_KERNELS_ALONE if alone else ())):
+        find(kernels)
     fused = any(_CAN_BE_FUSED.match(name) for name in launched.events.names)
     found = [loss for loss in kernels.losses if fused or loss.cause != "optimizer_loop"]
     losses = [with_loop(loss, kernels) for loss in found] + find_small_kernels(kernels, bound)
@@ -326,6 +319,12 @@ def _losses(kernels: Kernels, has_shapes: bool, launched: Launched, bound: Bound
         other = losses.pop(causes.index("float32_training"))
         losses.insert([loss.cause for loss in losses].index("float32_products") + 1, other)
     return losses
+
+
+def _is_replayed(kernels: Kernels, launched: Launched) -> bool:
+    """Whether CUDA graphs replay most of it."""
+    alone = time_of(one for one in kernels.all if one.use.alone)
+    return alone > kernels.busy_ns / 2 and any("GraphLaunch" in name for name in launched.events.names)
 
 
 def fix_of(loss: Loss, kernels: Kernels, schedule: Schedule, launched: Launched) -> Fix:
