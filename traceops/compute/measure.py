@@ -17,6 +17,7 @@ from traceops.compute.judged import Judged, Kernels, judge_uses, kernel_works, l
 from traceops.compute.model import OF_HOST, Bound, Impossible, KernelTables, Loss, RankCompute
 from traceops.compute.named import built_for
 from traceops.compute.passes import (
+    find_at_limit,
     find_broadcasts,
     find_casts,
     find_dense_table,
@@ -262,7 +263,7 @@ _WITH_SHAPES = (
     heavy.find_masked_attention, heavy.find_repeated_keys, find_one_hot, find_growing_cat, find_dense_table,
     heavy.find_channels_first, heavy.find_misaligned, find_broadcasts, find_unread_logits, heavy.find_float32,
     find_float_logits, find_optimizer_loop, find_messages, find_scatter, heavy.find_layout_copies, find_casts,
-    find_unfused, heavy.find_idle_processors, heavy.find_at_limit,
+    find_unfused, heavy.find_idle_processors, find_at_limit,
 )  # fmt: skip
 
 
