@@ -601,6 +601,24 @@ def test_forward_passes_in_turn_are_small_batches(tmp_path, requests):
         assert found["too_small_batch"].launches == pytest.approx(26 * 7)
 
 
+def test_passes_between_which_an_optimizer_changes_the_weights_are_no_batch(tmp_path):
+    layer = [product(197, 192, 768, us=4), op("aten::gelu", tensor((197, 768)), us=2), product(197, 768, 192, us=4)]
+    back = op("aten::mm", tensor((768, 197)), tensor((197, 192)), us=4, inside=(NODE + "MmBackward0",))
+    update = op("aten::add_", tensor((192, 768)), us=2, inside=("Optimizer.step#X.step",))
+    for between, sizes in ([], [(8, 8)]), ([update], []):
+        found = losses(tmp_path, [op("aten::conv", us=10), *layer * 8, back, *between] * 8, host_us=30)
+        assert [one.sizes for one in found.values() if one.cause == "too_small_batch"] == sizes
+
+
+def test_what_is_added_to_scores_may_be_a_causal_mask(tmp_path):
+    by_hand = attention_by_hand(length=4096)
+    added = op("aten::add", tensor((64, 4096, 4096)), tensor((4096, 4096)), us=150)
+    surely, maybe = (
+        losses(tmp_path, calls)["unfused_attention"] for calls in (by_hand, [*by_hand[:2], added, *by_hand[3:]])
+    )
+    assert not surely.more_ns and maybe.more_ns == pytest.approx(surely.device_ns - maybe.device_ns)
+
+
 @pytest.mark.parametrize(("last", "found"), [("aten::argmax", True), ("aten::tanh", False)])
 def test_passes_that_read_all_weights_for_few_rows_are_one_batch(tmp_path, last, found):
     layer = [product(2, 8192, 16384, us=62), op("aten::silu", tensor((2, 16384)), us=2), product(2, 16384, 8192, us=64)]

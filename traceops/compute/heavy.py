@@ -88,12 +88,13 @@ class _Scores(Struct, frozen=True):
         whole = one.numel and any(one.numel % size == 0 and one.numel <= _PARTS * size for size in sizes)
         return bool(whole) and is_reordered(one) and one.tensors[0].dims[-1] == self.width
 
-    def least_ns(self, gpu: Gpu, calls: float, *, backward: bool, hidden: bool) -> float:
-        """What fused attention takes. hidden: half of the keys are."""
-        ways = (False, True) if backward else (False,)
-        shape = (self.heads, self.query, self.key, self.width)
-        causal = hidden and self.query == self.key
-        return sum(calls * attention_ns(Attention(*shape, way, self.dtype, False, causal), gpu) for way in ways)
+    def least_ns(self, gpu: Gpu, taken: float, calls: float, backward: bool, biased: bool, hidden: bool) -> float:
+        """What fused attention takes, without the change to 16 bits. hidden: half of the keys are."""
+        shape, causal = (self.heads, self.query, self.key, self.width), hidden and not biased and self.query == self.key
+        ways = [Attention(*shape, way, self.dtype, False, causal) for way in (False, True)[: 1 + backward]]
+        each = sum(attention_ns(way, gpu) for way in ways) * (_BIASED if biased else 1.0)
+        least = calls * expected_ns("attention", each)
+        return least if self.dtype in HALVES else min(least * _FUSED_IN_FLOAT, taken)
 
 
 def find_unfused_attention(kernels: Kernels) -> None:
@@ -111,13 +112,13 @@ def find_unfused_attention(kernels: Kernels) -> None:
         taken = time_of(together)
         biased = any(map(scores.adds_bias, uses))
         masks = any("mask" in one.use.name or one.use.within("aten::where", "aten::tril", "aten::triu") for one in uses)
-        hidden = masks and not biased
-        least = scores.least_ns(kernels.gpu, calls, backward=any(one.use.node for one in products), hidden=hidden)
-        least = calls * expected_ns("attention", least / calls * (_BIASED if biased else 1.0))
-        if scores.dtype not in HALVES:  # without the change to 16 bits
-            least = min(least * _FUSED_IN_FLOAT, taken)
+        backward = any(one.use.node for one in products)
+        hidden = masks, masks or any("add" in one.use.name for one in uses)  # what is added may be a mask
+        least, best = (scores.least_ns(kernels.gpu, taken, calls, backward, biased, of_keys) for of_keys in hidden)
         sizes, launches = (scores.query, scores.key), launches_of(together) - 3 * calls
-        kernels.claim("unfused_attention", together, taken - least, sizes=sizes, launches=launches)
+        kernels.claim(
+            "unfused_attention", together, taken - least, sizes=sizes, launches=launches, more_ns=least - best
+        )
 
 
 def _is_softmax(one: Judged) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
@@ -91,6 +92,11 @@ class Kernels(Struct):
     def training(self) -> bool:
         """Whether a backward pass or an optimizer ran; old traces have no nodes of autograd."""
         return any(one.use.node or one.use.optimizing or "backward" in one.use.name for one in self.all)
+
+    @property
+    def updates(self) -> int:
+        """How often the optimizer runs."""
+        return sum(own for own, _ in itertools.groupby(one.use.optimizing for one in self.order))
 
     def free(self, wanted: Callable[[Judged], bool] = lambda _: True) -> list[Judged]:
         """What no cause has explained yet."""
