@@ -220,6 +220,11 @@ LOOKALIKES = {  # calls of a step that seem to waste
         *CHAIN[:3],
         op("aten::native_batch_norm", tensor(MB8, FLOAT), us=900, grid=8),
     ],
+    "float32_training": [  # autocast's casts take as long
+        product(64, 64, 64, FLOAT, 5, TF32),
+        product(64, 64, 64, FLOAT, 5, TF32, inside=(NODE + "MmBackward0",)),
+    ]
+    * 4,
     "float64": [op("CompiledFunction", tensor(MB8, FLOAT), tensor((8,), DOUBLE), us=900, kernel="sgemm")],
     "dense_embedding_gradient": table_step("sqrt", "addcdiv_", rows=50_000, width=2, read=12),  # launches take the time
     "optimizer_loop": [op("aten::addcdiv_", *[tensor((2048, 2048), FLOAT)] * 3, us=60, **STEP)] * 30,  # has no fused=
@@ -279,6 +284,8 @@ def test_copies_of_heads_and_positions_belong_to_attention_by_hand(tmp_path):
         for calls in (attention_by_hand(), [copy] * 3 + attention_by_hand())
     )
     assert moved.device_ns - plain.device_ns == pytest.approx(240e3)
+    bias = op("aten::add", tensor((64, 1024, 1024)), tensor((64, 1, 1024)), us=80)  # fused attention reads it too
+    assert losses(tmp_path, [bias, *attention_by_hand()])["unfused_attention"].device_ns == plain.device_ns
 
 
 def test_a_dilated_convolution_has_no_larger_result(tmp_path):
@@ -592,6 +599,24 @@ def test_forward_passes_in_turn_are_small_batches(tmp_path, requests):
     if requests == 8:
         assert found["too_small_batch"].sizes == (8, 8)
         assert found["too_small_batch"].launches == pytest.approx(26 * 7)
+
+
+def test_passes_between_which_an_optimizer_changes_the_weights_are_no_batch(tmp_path):
+    layer = [product(197, 192, 768, us=4), op("aten::gelu", tensor((197, 768)), us=2), product(197, 768, 192, us=4)]
+    back = op("aten::mm", tensor((768, 197)), tensor((197, 192)), us=4, inside=(NODE + "MmBackward0",))
+    update = op("aten::add_", tensor((192, 768)), us=2, inside=("Optimizer.step#X.step",))
+    for between, sizes in ([], [(8, 8)]), ([update], []):
+        found = losses(tmp_path, [op("aten::conv", us=10), *layer * 8, back, *between] * 8, host_us=30)
+        assert [one.sizes for one in found.values() if one.cause == "too_small_batch"] == sizes
+
+
+def test_what_is_added_to_scores_may_be_a_causal_mask(tmp_path):
+    by_hand = attention_by_hand(length=4096)
+    added = op("aten::add", tensor((64, 4096, 4096)), tensor((4096, 4096)), us=150)
+    surely, maybe = (
+        losses(tmp_path, calls)["unfused_attention"] for calls in (by_hand, [*by_hand[:2], added, *by_hand[3:]])
+    )
+    assert not surely.more_ns and maybe.more_ns == pytest.approx(surely.device_ns - maybe.device_ns)
 
 
 @pytest.mark.parametrize(("last", "found"), [("aten::argmax", True), ("aten::tanh", False)])

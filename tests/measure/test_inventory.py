@@ -6,6 +6,7 @@ import gzip
 import json
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -27,6 +28,7 @@ from traceops.measure.steps import find_steps
 from traceops.measure.summary import RankSummary, summarize
 from traceops.pipeline.analyze import analyze
 from traceops.pipeline.assemble_tables import flops_of
+from traceops.render.report.terms import speed_text
 from traceops.report.rows import Run
 from traceops.traces.discover import discover
 from traceops.traces.kineto import load_trace
@@ -263,6 +265,9 @@ def test_mfu_is_of_the_step_and_the_average_device() -> None:
     bf16 = Run(world_size=4, flops_per_step=8e12, training={"config": {"precision": "bf16"}})
     assert flops_of(bf16, [], "NVIDIA H200", 10.0).mfu_pct == pytest.approx(20.21, abs=0.01)
     assert flops_of(Run(world_size=4), [], "NVIDIA H200", 10.0).mfu_pct is None
+    slow = flops_of(Run(world_size=1), counted, "NVIDIA H200", 40_000.0)
+    summary = SimpleNamespace(samples_per_s=None, tokens_per_s=None, plain_ms=None, flops=slow)
+    assert "MFU 0.00729 % as recorded" in speed_text(SimpleNamespace(summary=summary))  # type: ignore[arg-type]
 
 
 def test_without_the_kernels_no_rate_is_made_of_the_hosts_time(tmp_path: Path) -> None:

@@ -345,7 +345,7 @@ def _replayed(
     pace = best_pace(sharing_work, [graph.slowed_us(summary.rank) for summary in sharing_work])
     reference = reference_transfers(run.matching, graph.kind, run.link)
     by_device, step_ns = stragglers.by_device, 1e6 * run.step_ms
-    what_if = measure_what_if(replays, sets, reference, typical, uneven, step_ns, pace, by_device)
+    what_if = measure_what_if(replays, sets, reference, typical, uneven, step_ns, pace, by_device, run.through_host)
     what_if = what_if.with_more([*predict_roles(graph, run.roles), *predict_copies(graph, run.copies)])
     what_if = what_if.with_more(predict_pipelines(graph, run.bubbles))
     return Replay(graph, lateness, charged, stragglers, what_if, {**beside, **work}, behind, groups)

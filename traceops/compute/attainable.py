@@ -287,14 +287,9 @@ def moved_ns(bytes_: float, kind: str, gpu: Gpu) -> float:
     return max(bytes_ / (gpu.rates.memory.get(kind, 3.0) * gpu.memory) / 1e3, 0.0)
 
 
-def fixed_ns(kind: str) -> float:
-    """What any kernel takes, however little it does."""
-    return _FIXED_NS.get(kind, _FIXED_OF_OTHERS)
-
-
 def expected_ns(kind: str, least_ns: float) -> float:
     """What a kernel is expected to take whose work takes so long at the attainable rate."""
-    return fixed_ns(kind) + least_ns
+    return _FIXED_NS.get(kind, _FIXED_OF_OTHERS) + least_ns
 
 
 def is_strided(kernel: str) -> bool:

@@ -103,7 +103,7 @@ class _Part(Struct, frozen=True):
         once = not call[1] if call else self.count <= _FIRST * self.held.launches
         if self.steps == 1 and once:  # a cold program's first launches are many
             return FIRST_USE
-        return PLANS if self.held.launches and not call else CALLS
+        return PLANS if self.held.launches and not call else ON_CPU if COMPUTES.match(self.held.name) else CALLS
 
 
 def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
