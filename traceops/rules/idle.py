@@ -98,7 +98,7 @@ def hidden_loading(
     if reached is None:
         return None
     severity: Severity = "warning" if behind.serious and reached != "info" else "info"
-    loads = by_workers or {times.summary.rank: times.summary.host.input_ms for times in run.ranks}
+    loads = by_workers or {times.summary.rank: times.loading_ms for times in run.ranks}
     ranks = [rank for rank in loads if loads[rank] >= _ALSO * max(loads.values())]
     worst = max((t for t in run.ranks if t.summary.rank in loads), key=lambda t: loads[t.summary.rank])
     words = run.step_words
