@@ -226,10 +226,8 @@ def _small_batch(kernels: Kernels) -> list[Loss]:
             after += one.ns / _LARGER
         else:
             after += min(one.calls * batched_ns(one, _LARGER, kernels.gpu) / _LARGER, one.ns)
-    launches = kernels.launches * (1 - 1 / _LARGER)
-    return [
-        Loss("too_small_batch", max(kernels.busy_ns - after, 0.0), kernels.busy_ns, launches, (), (max(rows), _LARGER))
-    ]
+    launches, sizes = kernels.launches * (1 - 1 / _LARGER), (max(product.rows for product in forward),)
+    return [Loss("too_small_batch", max(kernels.busy_ns - after, 0.0), kernels.busy_ns, launches, (), sizes)]
 
 
 def batched_ns(one: Judged, times: float, gpu: attainable.Gpu, *, shared: bool = True) -> float:
