@@ -334,9 +334,8 @@ def times(input_ms=17.90):
         step_ms=LOOKS_STEP_MS,
         duration=[1.0] * 4,
         recorded_events=0.0,
-        summary=SimpleNamespace(
-            on_gpu=True, rank=0, host=SimpleNamespace(input_ms=4 * input_ms), meta=SimpleNamespace(with_stack=False)
-        ),
+        loading_ms=input_ms,
+        summary=SimpleNamespace(on_gpu=True, rank=0, meta=SimpleNamespace(with_stack=False)),
     )
 
 

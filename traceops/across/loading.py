@@ -96,9 +96,7 @@ def loading_need(
     # As much more where the rest is that much shorter.
     more = rest_ms / (rest_ms - recording_ms) if 0 < recording_ms < rest_ms else 1.0
     if _ALONE.search(names):
-        load_ms = times.summary.host.input_ms / max(len(times.duration), 1)
-        if not times.typical.all():  # an evaluation loads too: of typical steps only the idle time is known
-            load_ms = min(load_ms, times.mean_ms("idle_input"))
+        load_ms = times.loading_ms
         if load_ms < _HANDED_OVER_MS:
             return None
         now = 0

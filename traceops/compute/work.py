@@ -212,7 +212,7 @@ def _of_experts(use: Use) -> Work:
     experts, used = up.dims[0], tokens.dims[0] * chosen.dims[-1]
     one = math.prod(up.dims[1:]) + math.prod(down.dims[1:])
     read = experts * (1 - (1 - 1 / experts) ** used) * one * up.size  # evenly chosen
-    return Work("product", 2.0 * used * one, read + 2 * tokens.stored)
+    return Work("product", 2.0 * used * one, read + 2 * tokens.stored, at_most=True)  # all may choose the same
 
 
 def _convolved(use: Use) -> Work:

@@ -15,7 +15,7 @@ from traceops.measure.host_rows import BACKWARD_NAME, OPTIMIZER_NAME, HostRows, 
 from traceops.measure.ledger import NEVER, Lane
 from traceops.measure.recording import recording_at_most
 from traceops.measure.steps import StepBounds, typical_steps
-from traceops.traces.model import Events, TraceMeta
+from traceops.traces.model import Events, TraceMeta, is_annotation
 
 # Autograd's anomaly detection in a trace: behind each function of backward the host reads whether it is NaN.
 
@@ -134,7 +134,7 @@ class ExtraRegion(Struct, frozen=True):
 
 
 class HostTime(Struct, frozen=True):
-    """Per rank, over all its steps: blocking calls, most time first, data loading, and what the host was in.
+    """Per rank, over all its steps: blocking calls, most time first, data loading by step, ns, and what it was in.
 
     `regions` are annotations and outermost operators by name with their total in ms, most time first.
     `extra` has what grew in each step that is unlike the others, most first. `allocating` has calls that take memory
@@ -144,7 +144,7 @@ class HostTime(Struct, frozen=True):
     """
 
     blocking: tuple[BlockingCall, ...]
-    input_ms: float
+    loading: tuple[int, ...]
     input_names: tuple[str, ...]
     regions: tuple[tuple[str, float], ...]
     extra: tuple[ExtraRegion, ...] = ()
@@ -158,6 +158,8 @@ def measure_host(activity: Activity, steps: StepBounds, meta: TraceMeta, lane: L
     host = activity.host
     events = host.events
     loading = _inside_steps(events, host.inputs, steps)
+    loads = union(events.ts[loading], events.end[loading])
+    took = loads.end - loads.start
     allocating = _inside_steps(events, host.allocations, steps)
     # Usual is what comes behind the first steps that ask for memory twice as often as the median one: the allocator
     # grows in them.
@@ -169,7 +171,7 @@ def measure_host(activity: Activity, steps: StepBounds, meta: TraceMeta, lane: L
     closure = bool(union(events.ts[stepping], events.end[stepping]).holds(events.ts.take(backward)).any())
     return HostTime(
         blocking=_waits(activity, steps, lane),
-        input_ms=union(events.ts[loading], events.ts[loading] + events.dur[loading]).total / 1e6,
+        loading=tuple(np.bincount(steps.on_host(loads.start), took, len(steps)).astype(np.int64).tolist()),
         input_names=tuple(sorted({events.names[i] for i in events.name[loading]})),
         regions=_regions(host, steps),
         extra=_extra_regions(host, steps),
@@ -197,11 +199,11 @@ def _waits(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[BlockingC
     first = opens.nonzero()[0]
     held = np.add.reduceat(events.dur[rows], first)
     last = rows[np.append(first[1:], len(rows)) - 1]
-    # Idle time is of the wait in which it began.
-    idle, begin, of_next = lane.own["idle_sync"], events.ts[rows[first]], tid[first[1:]]
-    until = np.append(np.where(of_next == tid[first[:-1]], begin[1:], NEVER), NEVER)
-    lasts = np.append(0, (idle.end - idle.start).cumsum())
-    behind = lasts[idle.start.searchsorted(until)] - lasts[idle.start.searchsorted(begin)]
+    # Idle time is of the wait that began last before it.
+    idle, begin = lane.own["idle_sync"], events.ts[rows[first]]
+    order, lasts = begin.argsort(kind="stable"), np.append(0, (idle.end - idle.start).cumsum())
+    behind = np.zeros(len(begin), dtype=np.int64)
+    behind[order] = np.diff(lasts[idle.start.searchsorted(np.append(begin[order], NEVER))])
     return _calls(host, last, held, behind, steps)
 
 
@@ -254,9 +256,9 @@ def _regions(host: HostRows, steps: StepBounds) -> tuple[tuple[str, float], ...]
 
 
 def _region_rows(host: HostRows) -> Int:
-    """Annotations, and operators inside no other operator."""
-    nesting = host.nesting
-    return np.concatenate((host.annotations, np.sort(nesting.rows.take(nesting.outermost), kind="stable")))
+    """Annotations, and operators inside no other operator, but for a backend's notes: these wait for others."""
+    rows = np.concatenate((host.annotations, np.sort(host.nesting.rows.take(host.nesting.outermost), kind="stable")))
+    return rows.compress(~np.array([is_annotation(n) for n in host.events.names], dtype=bool)[host.events.name[rows]])
 
 
 def _extra_regions(host: HostRows, steps: StepBounds) -> tuple[ExtraRegion, ...]:

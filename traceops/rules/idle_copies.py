@@ -149,7 +149,7 @@ def evidence_of(worst: Part, own: Sequence[Part], words: StepWords, saved: float
     found = [
         Evidence(Fact.EXPOSED_COPIES, stored(worst.ms), words.unit("ms"), rank=rank),
         Evidence(Fact.EXPOSED_COPIES_PCT, round(worst.pct, 1), "%", bound, rank=rank),
-        Evidence(Fact.STEP, stored(worst.step_ms), "ms"),
+        Evidence(Fact.STEP, stored(worst.step_ms), "ms", subject=words.noun),
     ]
     if saved:  # else nothing says how fast the link is
         found.append(Evidence(Fact.SAVED_FROM_PINNED, saved, words.unit("ms")))
