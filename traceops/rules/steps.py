@@ -379,8 +379,7 @@ def _evidence(odd: _Odd, impact: float | None) -> list[Evidence]:
     if odd.worst.summary.on_gpu and (kernels >= MORE_WORK * usual or usual >= MORE_WORK * kernels):
         evidence.append(Evidence(Fact.KERNELS, round(kernels), "a step", rank=rank, peers=round(usual)))
     if odd.held:
-        held, ms = odd.held
-        evidence.append(Evidence(Fact.WAITS_FOR_CORE_BEYOND_TYPICAL, stored(ms), "ms", rank=held))
+        evidence.append(Evidence(Fact.WAITS_FOR_CORE_BEYOND_TYPICAL, stored(odd.held[1]), "ms", rank=odd.held[0]))
     longest = max(odd.every, key=lambda number: step_ms(odd.run, number))
     least = _NAMED_PART * longer_ms(odd.run, longest)
     extra = [one for one in odd.worst.summary.host.extra if one.step == longest and one.ms >= least]
