@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import groupby, product
+from operator import attrgetter
 
 import numpy as np
 from msgspec import Struct
