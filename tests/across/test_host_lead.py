@@ -15,6 +15,7 @@ from measured_runs import across, predicted, program, true_step
 from observed_run import usual, write_rank
 
 from traceops.across.loading import cores_of_rank, loading_need, told_workers
+from traceops.across.rank_times import RankTimes
 from traceops.across.replay.graph import is_unknown, lead, leads, uses_up_lead
 from traceops.across.replay.programs import shared_hosts
 from traceops.across.replay.simulate import Scenario
@@ -247,12 +248,11 @@ WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
 
 def rank(name: str, step_ms: float, idle_ms: float, input_ms: float, unlike: int = 0) -> Any:
-    """A rank of ten steps as the measures hand it on."""
-    host = SimpleNamespace(input_names=(name,), input_ms=10 * input_ms)
-    return SimpleNamespace(
-        step_ms=step_ms, duration=np.zeros(10), mean_ms=lambda bucket: {"idle_input": idle_ms}[bucket],
-        summary=SimpleNamespace(host=host), typical=np.arange(10) >= unlike,
-    )  # fmt: skip
+    """A rank of ten steps as the measures hand it on; those unlike the others load 20 times as long."""
+    typical = np.arange(10) >= unlike
+    host = SimpleNamespace(input_names=(name,), loading=np.where(typical, 1, 20) * input_ms * 1e6)
+    idle = {"idle_input": np.full(10, idle_ms * 1e6)}
+    return RankTimes(SimpleNamespace(host=host), np.full(10, step_ms * 1e6), idle, typical, None, None, None)
 
 
 def test_without_workers_loading_is_measured() -> None:
@@ -263,7 +263,7 @@ def test_without_workers_loading_is_measured() -> None:
 
 def test_what_an_evaluation_loads_needs_no_workers_in_typical_steps() -> None:
     """HF's Trainer, one recorded step of four with an evaluation: 367 ms of loading in steps of 243, and 6 workers."""
-    need = loading_need(rank(ALONE, 243.0, 122.3, 366.5, unlike=1), None, step_ms=196.7)
+    need = loading_need(rank(ALONE, 243.0, 122.3, 122.3, unlike=1), None, step_ms=196.7)
     assert need is not None and (need.load_ms, need.workers) == (122.3, 2)
 
 
@@ -271,6 +271,7 @@ def test_workers_that_are_behind_load_all_the_time() -> None:
     need = loading_need(rank(WORKERS, 80.0, 40.0, 41.0), None, workers=2)
     assert need is not None and (need.now, need.load_ms, need.rest_ms, need.workers) == (2, 160.0, 40.0, 5)
     assert loading_need(rank(WORKERS, 80.0, 40.0, 41.0), None) is None, "'2.2 times as many', of nobody knows how many"
+    assert loading_need(rank(ALONE, 13.14, 0.72, 0.72), None) is None, "one was 'enough', whose batch takes as long"
 
 
 def test_what_may_be_recording_makes_a_range() -> None:

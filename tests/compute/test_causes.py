@@ -173,6 +173,15 @@ def test_a_cause_is_found_where_it_is_and_nowhere_else(tmp_path, cause):
     assert cause not in losses(tmp_path, well)
 
 
+def table_step(*optimizer, rows=4_000_000, width=64, read=65536):
+    full = tensor((rows, width), FLOAT)
+    node = (NODE + "EmbeddingBackward0",)
+    grad = op("aten::embedding_dense_backward", tensor((read, width), FLOAT), tensor((read,), LONG), us=80, inside=node)
+    fill = op("aten::fill_", full, us=250, inside=node)
+    return [fill, grad, *(op(f"aten::_foreach_{name}", full, full, us=700, inside=("Optimizer.step#X.step",))
+                          for name in optimizer)]  # fmt: skip
+
+
 IMAGES = [tensor((1, 64, 512, 512), FLOAT), tensor((64, 64, 7, 7), FLOAT)]
 TF32_ALLOWED = ["", "", "[3, 3]", "[1, 1]", "[1, 1]", "1", "False", "False", "True"]
 STEP = {"kernel": "multi_tensor", "inside": ("Optimizer.step#RMSprop.step",)}
@@ -202,6 +211,22 @@ LOOKALIKES = {  # calls of a step that seem to waste
         product(8192, 1024, 8192, us=300),
         op("aten::sum", tensor(MB8), us=20),
     ],
+    "unfused_elementwise ": [  # nothing tells how much a graph's kernels read
+        elementwise(),
+        op("volta_sgemm_128x128_tn", us=700),
+        op("aten::sum", us=8),
+    ],
+    "unfused_elementwise  ": [  # a norm of few blocks is slow by itself
+        *CHAIN[:3],
+        op("aten::native_batch_norm", tensor(MB8, FLOAT), us=900, grid=8),
+    ],
+    "float32_training": [  # autocast's casts take as long
+        product(64, 64, 64, FLOAT, 5, TF32),
+        product(64, 64, 64, FLOAT, 5, TF32, inside=(NODE + "MmBackward0",)),
+    ]
+    * 4,
+    "float64": [op("CompiledFunction", tensor(MB8, FLOAT), tensor((8,), DOUBLE), us=900, kernel="sgemm")],
+    "dense_embedding_gradient": table_step("sqrt", "addcdiv_", rows=50_000, width=2, read=12),  # launches take the time
     "optimizer_loop": [op("aten::addcdiv_", *[tensor((2048, 2048), FLOAT)] * 3, us=60, **STEP)] * 30,  # has no fused=
 }
 
@@ -210,7 +235,7 @@ LOOKALIKES = {  # calls of a step that seem to waste
 def test_what_only_looks_like_a_cause_is_none(tmp_path, cause):
     path = write(tmp_path / "trace.json", LOOKALIKES[cause])
     path.write_text(path.read_text().replace('"cpu_op", "name": "Optimizer', '"user_annotation", "name": "Optimizer'))
-    assert cause not in {loss.cause for loss in measure_compute(*launched_of(path)).losses}
+    assert cause.strip() not in {loss.cause for loss in measure_compute(*launched_of(path)).losses}
 
 
 def test_a_cache_that_grows_by_concatenation(tmp_path):
@@ -259,6 +284,8 @@ def test_copies_of_heads_and_positions_belong_to_attention_by_hand(tmp_path):
         for calls in (attention_by_hand(), [copy] * 3 + attention_by_hand())
     )
     assert moved.device_ns - plain.device_ns == pytest.approx(240e3)
+    bias = op("aten::add", tensor((64, 1024, 1024)), tensor((64, 1, 1024)), us=80)  # fused attention reads it too
+    assert losses(tmp_path, [bias, *attention_by_hand()])["unfused_attention"].device_ns == plain.device_ns
 
 
 def test_a_dilated_convolution_has_no_larger_result(tmp_path):
@@ -465,18 +492,6 @@ def test_one_hot_targets_are_a_loss_over_many_classes_and_no_one_hot_product(tmp
     assert next(iter(found)) == "large_float_logits" and "one_hot_product" not in found
 
 
-def table_step(*optimizer, rows=4_000_000):
-    width = 64
-    full = tensor((rows, width), FLOAT)
-    node = (NODE + "EmbeddingBackward0",)
-    grad = op(
-        "aten::embedding_dense_backward", tensor((65536, width), FLOAT), tensor((65536,), LONG), us=80, inside=node
-    )
-    fill = op("aten::fill_", full, us=250, inside=node)
-    return [fill, grad, *(op(f"aten::_foreach_{name}", full, full, us=700, inside=("Optimizer.step#X.step",))
-                          for name in optimizer)]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("optimizer", "rows", "whole"),
     [
@@ -584,6 +599,31 @@ def test_forward_passes_in_turn_are_small_batches(tmp_path, requests):
     if requests == 8:
         assert found["too_small_batch"].sizes == (8, 8)
         assert found["too_small_batch"].launches == pytest.approx(26 * 7)
+
+
+def test_rows_of_a_small_batch_are_those_of_one_product(tmp_path):
+    heads = op("aten::bmm", tensor((64, 8, 64)), tensor((64, 64, 8)), us=2)
+    layer = [product(8, 512, 512, us=3), heads, *[op(f"aten::{name}", tensor((8, 512)), us=2) for name in "abcdef"]]
+    found = losses(tmp_path, [op("aten::first", us=2), *layer * 20], host_us=30)
+    assert found["too_small_batch"].sizes == (8,)
+
+
+def test_passes_between_which_an_optimizer_changes_the_weights_are_no_batch(tmp_path):
+    layer = [product(197, 192, 768, us=4), op("aten::gelu", tensor((197, 768)), us=2), product(197, 768, 192, us=4)]
+    back = op("aten::mm", tensor((768, 197)), tensor((197, 192)), us=4, inside=(NODE + "MmBackward0",))
+    update = op("aten::add_", tensor((192, 768)), us=2, inside=("Optimizer.step#X.step",))
+    for between, sizes in ([], [(8, 8)]), ([update], []):
+        found = losses(tmp_path, [op("aten::conv", us=10), *layer * 8, back, *between] * 8, host_us=30)
+        assert [one.sizes for one in found.values() if one.cause == "too_small_batch"] == sizes
+
+
+def test_what_is_added_to_scores_may_be_a_causal_mask(tmp_path):
+    by_hand = attention_by_hand(length=4096)
+    added = op("aten::add", tensor((64, 4096, 4096)), tensor((4096, 4096)), us=150)
+    surely, maybe = (
+        losses(tmp_path, calls)["unfused_attention"] for calls in (by_hand, [*by_hand[:2], added, *by_hand[3:]])
+    )
+    assert not surely.more_ns and maybe.more_ns == pytest.approx(surely.device_ns - maybe.device_ns)
 
 
 @pytest.mark.parametrize(("last", "found"), [("aten::argmax", True), ("aten::tanh", False)])

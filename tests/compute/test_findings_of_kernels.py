@@ -188,6 +188,10 @@ def test_what_no_known_gpu_can_is_said_without_its_name(tmp_path):
         found = [one for one in report.findings if one.cause == "impossible_speed"]
         assert len(found) == said
     assert "at least 1.63 times what any known GPU can" in found[0].message
+    shapes = ((16, 4096), (64, 22016, 4096), (64, 4096, 11008), (16, 2))  # all 16 tokens may choose the same 2 experts
+    experts = op("vllm::rocm_aiter_fused_moe", *map(tensor, shapes), us=280)
+    report, _ = of(tmp_path, [experts] * 3, device={"id": 0})
+    assert "impossible_speed" not in {one.cause for one in report.findings}
 
 
 def test_a_kernel_built_for_one_gpu_names_it(tmp_path):

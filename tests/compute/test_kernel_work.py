@@ -16,6 +16,9 @@ from traceops.compute.measure import measure_compute
 from traceops.compute.passes import _broadcast
 from traceops.compute.uses import read_inputs
 from traceops.compute.work import Attention
+from traceops.measure.activity import find_activity
+from traceops.measure.flops import measure_flops
+from traceops.measure.steps import find_steps
 
 NHWC = (56 * 56 * 64, 1, 56 * 64, 64)
 JOINED = "void at::native::(anonymous namespace)::CatArrayBatchedCopy_vectorized<OpaqueType<{}u>, unsigned int>(char*)"
@@ -194,6 +197,22 @@ def uses(name, *shapes):
 )
 def test_only_shapes_that_fit_have_a_common_one(name, shapes, elements):
     assert _broadcast(uses(name, *shapes)) == elements
+
+
+@pytest.mark.parametrize(("mask", "gradients"), [("[True, True, False]", 2), ("[False, True, False]", 1)])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_convolution_s_backward_counts_the_gradients_that_it_makes(tmp_path, mask, gradients, transposed):
+    small, large = tensor((4, 512, 8, 8)), tensor((4, 256, 16, 16))
+    grad, source = (large, small) if transposed else (small, large)
+    rest = ["[2, 2]", "[1, 1]", "[1, 1]", str(transposed), "[0, 0]", "1", mask]
+    call = op("aten::convolution_backward", grad, source, tensor((512, 256, 4, 4)), tensor(()), values=[""] * 4 + rest)
+    path = write(tmp_path / "trace.json", [call])
+    launched, gpu = launched_of(path)
+    events = launched.events
+    activity = find_activity(events)
+    counted = measure_flops(events, activity, find_steps(events, activity)).model
+    [judged] = judge_uses(launched, gpu_of(gpu)).all
+    assert counted == judged.work.flops == gradients * 2 * 4 * 512 * 8 * 8 * 256 * 4 * 4
 
 
 NAMES = [

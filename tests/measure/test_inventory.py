@@ -6,6 +6,7 @@ import gzip
 import json
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -14,18 +15,20 @@ import pytest
 from events_builder import build, call, kernel, note, step
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from traceops.core.text import short_name
 from traceops.measure import detail
 from traceops.measure.activity import COMM, find_activity
 from traceops.measure.detail import MOST_BARS, measure_detail, unpack_detail
-from traceops.measure.flops import DEVICES, peak_of, precision_of
+from traceops.measure.flops import DEVICES, measure_flops, peak_of, precision_of
 from traceops.measure.host_rows import distinct, groups
 from traceops.measure.inventory import measure_inventory
 from traceops.measure.steps import find_steps
 from traceops.measure.summary import RankSummary, summarize
 from traceops.pipeline.analyze import analyze
 from traceops.pipeline.assemble_tables import flops_of
+from traceops.render.report.terms import speed_text
 from traceops.report.rows import Run
 from traceops.traces.discover import discover
 from traceops.traces.kineto import load_trace
@@ -125,6 +128,15 @@ def test_recorded_steps_of_h200s_are_the_formula_to_the_last_operation(run: str,
     flops = summary_of(FLOPS / f"{run}.pt.trace.json.gz").flops
     assert flops.model == transformer(layers)
     assert (flops.recomputed, flops.precision, flops.why) == (0.0, "bf16", None)
+
+
+def test_an_operator_whose_launch_begins_a_step_counts_in_it() -> None:
+    events = load_trace(str(FLOPS / "ddp_h200.pt.trace.json.gz")).events
+    activity = find_activity(events)
+    steps, product = find_steps(events, activity), events.names.index("aten::addmm")
+    first = [events.ts[(events.name == product) & (events.ts >= begin)].min() + 1 for begin in steps.host_start]
+    steps = replace(steps, host_start=np.array(first))
+    assert measure_flops(events, activity, steps).model == transformer(8)
 
 
 def test_a_step_without_its_shapes_or_its_operators_is_not_known(tmp_path: Path) -> None:
@@ -253,6 +265,9 @@ def test_mfu_is_of_the_step_and_the_average_device() -> None:
     bf16 = Run(world_size=4, flops_per_step=8e12, training={"config": {"precision": "bf16"}})
     assert flops_of(bf16, [], "NVIDIA H200", 10.0).mfu_pct == pytest.approx(20.21, abs=0.01)
     assert flops_of(Run(world_size=4), [], "NVIDIA H200", 10.0).mfu_pct is None
+    slow = flops_of(Run(world_size=1), counted, "NVIDIA H200", 40_000.0)
+    summary = SimpleNamespace(samples_per_s=None, tokens_per_s=None, plain_ms=None, flops=slow)
+    assert "MFU 0.00729 % as recorded" in speed_text(SimpleNamespace(summary=summary))  # type: ignore[arg-type]
 
 
 def test_without_the_kernels_no_rate_is_made_of_the_hosts_time(tmp_path: Path) -> None:

@@ -267,6 +267,15 @@ def test_a_long_gap_is_the_synchronisations_for_as_long_as_the_host_had_waited()
     assert buckets(rows, 8_000_000) == {"compute": 2002, "idle_sync": 1500}
 
 
+def test_earlier_waits_do_not_pay_for_long_work_of_the_host_behind_a_short_one():
+    """48 ms of Python behind a wait of 3 µs were the blocking call's, because earlier waits had taken a second."""
+    waited = [*kernel(1000, 90_000_000, 900), call("cudaStreamSynchronize", 1500, 90_000_000)]
+    short = [*kernel(90_011_000, 10_000, 90_010_500), call("cudaStreamSynchronize", 90_019_000, 3000)]
+    _, ledger = measure(build([*waited, *short, *kernel(140_021_000, 1000, 140_020_500)]))
+    found = {name: int(ns.sum()) for name, ns in ledger.buckets.items() if ns.any()}
+    assert found == {"compute": 90_011_000, "idle_sync": 1_013_000, "idle_host": 48_997_000}
+
+
 def test_a_copy_that_returns_late_was_waited_for_whatever_its_name():
     """Pageable memory: the host is in cudaMemcpyAsync all the time, and synchronises for a moment behind it."""
     copied = [

@@ -65,6 +65,20 @@ def test_of_allocations_that_are_recorded_too_operators_are_not_free():
     assert most(rows, TraceMeta(profile_memory=True))[0] == most(rows)[0] + 5 * 10 * US
 
 
+def test_a_second_observer_runs_behind_the_begins_of_operators():
+    """ExecutionTraceObserver took 8 µs before an operator in another, 12 in one that does nothing else."""
+
+    def taken(us):
+        outer = [op(at * US, 4 * us * US) for at in range(10, 6_010, 60)]
+        inner = [op(one["ts"] + us * US, us * US) for one in outer]
+        launch = call("cudaLaunchKernel", 6_050 * US, 1 * US, correlation=1)
+        return most([step(1, 0, 6_100 * US), *outer, *inner, launch, *work(6_090 * US)])[0]
+
+    # From begin to begin, inside, from end to end (of 24 µs 20 count), from end to begin
+    assert taken(12) == pytest.approx(100 * (12 + 12 + 20 + 12) * US, rel=0.02)
+    assert taken(6) == pytest.approx(100 * (6 + 0 + 12 + 20) * US, rel=0.02)
+
+
 def test_each_thread_has_its_own_gaps():
     """The backward thread's operators lie in one long gap of the main thread's."""
     main = [op(0, 10 * US), op(500 * US, 10 * US)]

@@ -50,6 +50,22 @@ def test_a_wait_costs_nothing_that_came_before_it():
     assert found.idle_ms == pytest.approx(1.0, abs=0.1)
 
 
+def test_idle_time_after_waits_is_a_part_of_that_of_all_blocking():
+    """0.34 ms after two waits of 0.21 ms in all: launches that followed late were among it."""
+    long = [op("aten::mul", 100 * US, 30 * US), *kernel(140 * US, 2 * MS, 110 * US)]
+    waits = [
+        call("cudaStreamSynchronize", 112 * US, 21 * US, BACKWARD),
+        call("cudaDeviceSynchronize", 150 * US, 1_995 * US),
+    ]
+    rows = [*long, *waits, *many(2_200 * US, 6 * MS)]
+    events = build([step(1, 0, 6 * MS), *rows])
+    activity = find_activity(events)
+    steps = find_steps(events, activity)
+    lane = find_lane(events, activity, steps)
+    found = measure_host(activity, steps, TraceMeta(), lane).blocking
+    assert sum(one.idle_ms for one in found) == found[0].idle_ms == lane.own["idle_sync"].total / MS == 0.072
+
+
 def test_many_short_launches_are_no_long_thing():
     assert held(*many(100 * US, 20 * MS)) == {}
 

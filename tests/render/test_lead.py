@@ -62,8 +62,8 @@ def make_finding(
 
 
 def test_of_the_first_serious_finding_the_card_has_the_step_and_what_it_takes_cured() -> None:
-    card = card_of(make_report([make_finding("TO-I002"), make_finding("TO-I001", "info")], wait_pct=68.0))
-    assert (card.level, card.rule, card.headline) == ("error", "TO-I002", "The message")
+    card = card_of(make_report([make_finding("TO-I003"), make_finding("TO-I001", "info")], wait_pct=68.0))
+    assert (card.level, card.rule, card.headline) == ("error", "TO-I003", "The message")
     assert (card.now_ms, card.fixed_ms, card.saved_pct) == pytest.approx((50.0, 20.69, 58.62))
 
 

@@ -432,5 +432,5 @@ def test_where_nothing_is_launched_nothing_is_launched_late(tmp_path):
     (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": rows}))
     said = unjudged_sentence(analyze(tmp_path))
     assert "100 % of the window: 74 % is compute, and how fast it could be is unknown. The largest other" in said
-    assert "time without operators (26 % of the window), because without a GPU, time between" in said
+    assert "time without operators (26 % of the window), because without GPU activity, time between" in said
     assert "launched" not in said

@@ -416,6 +416,9 @@ def test_nccl_would_save_the_transfer(tmp_path, faults):
     assert found.severity == "error"
     fast = across(run_of(350.0, faults, through_host=False))
     step = report.summary.step_time_ms.typical
+    assert "communication free" not in {
+        row.change for row in report.what_if
+    }  # hosts wait for it, nobody knows how long
     # With NCCL a host waits for no collective: it launches what comes next meanwhile, and no replay tells that.
     assert 0.4 * (step - fast.step_ms) < found.impact_ms < 1.1 * (step - fast.step_ms)
     claim = claim_of(found, ThroughHost)

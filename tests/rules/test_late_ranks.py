@@ -90,6 +90,8 @@ def test_a_late_rank_hidden_behind_a_later_one_is_named_though_that_one_is_cured
     report, run = two_late
     assert sorted(found.ranks for found in of(report, "TO-S001")) == [(1,), (2,)]
     assert [(late.rank, late.cause) for late in run.replay.stragglers.found] == [(1, "host"), (2, "host")]
+    [hidden] = [found for found in of(report, "TO-S001") if found.ranks == (2,)]
+    assert hidden.proof(Fact.SHARE_OF_ALL_WAITING) is None, "'waiting for it 0.0, share of all waiting 100 %'"
     both = next(row for row in report.what_if if tuple(row.ranks) == (1, 2))
     assert both.predicted_step_time_ms < 40  # 25.9 ms with nothing planted
 
@@ -106,8 +108,9 @@ def test_a_compiled_graph_is_the_same_on_each_rank():
     for rank, (key, ms) in enumerate((("f5w7" * 13, 58.0), ("fbod" * 13, 40.0), ("fdle" * 13, 40.0))):
         host = SimpleNamespace(regions=((f"## Call CompiledFxGraph {key} ##", ms),))
         ranks.append(SimpleNamespace(summary=SimpleNamespace(rank=rank, host=host), duration=[1, 1]))
-    graph = SimpleNamespace(peers=lambda rank: [1, 2])
-    [own] = grown(SimpleNamespace(replay=SimpleNamespace(graph=graph), ranks=ranks), 0, "host")
+    lateness = SimpleNamespace(caused={rank: np.zeros((2, 2)) for rank in range(3)})
+    replay = SimpleNamespace(graph=SimpleNamespace(peers=lambda rank: [1, 2]), lateness=lateness)
+    [own] = grown(SimpleNamespace(replay=replay, ranks=ranks), 0, "host")
     assert (own.name, own.ms, own.peers_ms) == ("## Call CompiledFxGraph … ##", 29.0, 20.0)
 
 
@@ -123,6 +126,7 @@ def test_a_slower_stage_is_named_where_the_steps_could_not_be_replayed(middle):
     assert not run.replay.what_if.holds
     [found] = of(report, "TO-B001")
     assert report.findings[0] == found
+    assert found.impact_ms < 60, "82 ms, as if nobody had to do its work"
     assert (found.ranks, found.severity) == ((1,), "warning")
     assert claim_of(found, pipeline.UnevenStage).then is None, "the steps could not be replayed"
 
@@ -177,6 +181,7 @@ def test_a_host_that_takes_far_longer_than_all_its_peers_is_not_the_slowest_by_n
     [found] = of(analyze(str(DATA / "diary_gloo2")), "TO-S001")
     assert (found.severity, found.ranks, found.cause) == ("error", (0,), "host")
     assert "by nature" not in found.message
+    assert found.proof(Fact.GREW) is None, "'AccumulateGrad 11.9 ms, 1.06 on others' proves no 129 ms"
 
 
 def test_who_is_late_for_no_cause_may_have_had_no_core():

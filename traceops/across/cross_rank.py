@@ -230,7 +230,8 @@ def no_replay(run: CrossRank) -> NoReplay | None:
     if run.replay is not None:
         return None
     if len(run.ranks) < 2:
-        return "other_ranks_missing" if run.world > 1 else "one_rank"
+        told = any(times.summary.meta.world_size for times in run.ranks)
+        return "other_ranks_missing" if run.world > 1 or (run.matching.events and not told) else "one_rank"
     if not run.matching.events:
         return "no_collectives"
     return "no_common_step" if run.split else "nothing_matched"
@@ -345,7 +346,7 @@ def _replayed(
     pace = best_pace(sharing_work, [graph.slowed_us(summary.rank) for summary in sharing_work])
     reference = reference_transfers(run.matching, graph.kind, run.link)
     by_device, step_ns = stragglers.by_device, 1e6 * run.step_ms
-    what_if = measure_what_if(replays, sets, reference, typical, uneven, step_ns, pace, by_device)
+    what_if = measure_what_if(replays, sets, reference, typical, uneven, step_ns, pace, by_device, run.through_host)
     what_if = what_if.with_more([*predict_roles(graph, run.roles), *predict_copies(graph, run.copies)])
     what_if = what_if.with_more(predict_pipelines(graph, run.bubbles))
     return Replay(graph, lateness, charged, stragglers, what_if, {**beside, **work}, behind, groups)

@@ -16,7 +16,7 @@ from traceops.across.stragglers import Straggler
 from traceops.core.arrays import median
 from traceops.measure.host_places import LEAST_PCT, CodePlace, FunctionTime
 from traceops.measure.summary import RankSummary
-from traceops.traces.model import LEAST_FRAME_NS, is_annotation
+from traceops.traces.model import LEAST_FRAME_NS
 
 _HASH = re.compile(r"\b[a-z0-9]{40,}\b")  # of a compiled graph: each rank has its own
 _LEAST_PCT = 5.0  # of the typical step
@@ -120,9 +120,8 @@ def longer_in_function(run: CrossRank, straggler: Straggler, *, sometimes: bool)
         return None
     ranks = {times.summary.rank: times.summary for times in run.ranks}
     own, peers = ranks[straggler.rank], [ranks[peer] for peer in run.replay.graph.peers(straggler.rank)]
-    steps: Collection[int] = straggler.late_steps
-    if not sometimes:
-        steps = set(run.replay.lateness.steps) - set(run.unlike) or set(run.replay.lateness.steps)
+    every = set(run.replay.lateness.steps)
+    steps: Collection[int] = straggler.late_steps if sometimes else every - set(run.unlike) or every
     at = np.isin(run.replay.lateness.steps, list(steps))
     if not own.stacks or not peers or not all(peer.stacks for peer in peers) or not np.count_nonzero(at):
         return None
@@ -182,8 +181,8 @@ class Grown(Struct, frozen=True):
 
 
 def grown(run: CrossRank, rank: int, cause: str, beside: Sequence[int] = ()) -> list[Grown]:
-    """What grew most on this rank: kernels where the GPU or a copy is the cause, regions where host or input is.
-    beside: the peers to compare with, all by default."""
+    """What grew most on this rank: kernels where the GPU or a copy is the cause, regions where host or input is, which
+    explain some of the waiting for it. beside: the peers to compare with, all by default."""
     assert run.replay is not None
     by_rank = {times.summary.rank: times for times in run.ranks}
     by_device = cause in ("gpu_compute", "copy")
@@ -192,9 +191,10 @@ def grown(run: CrossRank, rank: int, cause: str, beside: Sequence[int] = ()) -> 
         return []
     own, *peers = ((_kernel_ms if by_device else _region_ms)(by_rank[one]) for one in compared)
     usual = {name: float(median([peer.get(name, 0.0) for peer in peers])) for name in own}
-    more = [name for name, ms in own.items() if usual[name] < ms]
-    most = sorted(more, key=lambda name: usual[name] - own[name])[:_MOST]
-    return [Grown(name, own[name], usual[name]) for name in most if own[name] - usual[name] > _LEAST_MS]
+    most = sorted(own, key=lambda name: usual[name] - own[name])[:_MOST]
+    waiting = float(run.replay.lateness.caused[rank].sum(axis=0).mean()) / 1e6 / (len(run.ranks) - 1)
+    least = max(_LEAST_SHARE * (own[most[0]] - usual[most[0]] if by_device and most else waiting), _LEAST_MS)
+    return [Grown(name, own[name], usual[name]) for name in most if own[name] - usual[name] > least]
 
 
 def _kernel_ms(times: RankTimes) -> Mapping[str, float]:
@@ -206,6 +206,5 @@ def _region_ms(times: RankTimes) -> Mapping[str, float]:
     steps = max(len(times.duration), 1)
     total = defaultdict[str, float](float)
     for name, ms in times.summary.host.regions:
-        if not is_annotation(name):  # what waits for other ranks is no reason to be late
-            total[_HASH.sub("…", name)] += ms / steps
+        total[_HASH.sub("…", name)] += ms / steps
     return total

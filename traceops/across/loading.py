@@ -56,6 +56,7 @@ def without_pace(ranks: Sequence[RankSummary], paces: Mapping[int, float]) -> tu
 
 _ALONE = re.compile(r"_SingleProcessDataLoaderIter")
 _SPARE = 1.1  # loaders that are just fast enough are late at every second batch
+_HANDED_OVER_MS = 2.0  # public traces: 0.15 to 1.6 ms in the training process for a small batch of a worker
 
 
 class LoadingNeed(Struct, frozen=True):
@@ -83,11 +84,11 @@ def loading_need(
     step_ms: float | None = None,
     recording_ms: float = 0.0,
 ) -> LoadingNeed | None:
-    """What would do for a rank that waits for its DataLoader; None where no DataLoader is behind it, or one whose
-    workers nobody counts. saved_ms: what the replay says that a step gains with input in time, None without one.
-    workers: as the run told. step_ms: the step that it is a part of, None for the recorded one. recording_ms: what of
-    the rest may be recording. The loaders of a rank without workers take what is recorded; workers that are behind are
-    busy all the time."""
+    """What would do for a rank that waits for its DataLoader; None where no DataLoader is behind it, one whose workers
+    nobody counts, or one that takes no longer than a worker's batch does to arrive. saved_ms: what the replay says that
+    a step gains with input in time, None without one. workers: as the run told. step_ms: the step that it is a part of,
+    None for the recorded one. recording_ms: what of the rest may be recording. The loaders of a rank without workers
+    take what is recorded; workers that are behind are busy all the time."""
     names, step_ms = " ".join(times.summary.host.input_names), times.step_ms if step_ms is None else step_ms
     rest_ms = step_ms - (times.mean_ms("idle_input") if saved_ms is None else saved_ms)
     if rest_ms <= 0:
@@ -95,9 +96,9 @@ def loading_need(
     # As much more where the rest is that much shorter.
     more = rest_ms / (rest_ms - recording_ms) if 0 < recording_ms < rest_ms else 1.0
     if _ALONE.search(names):
-        load_ms = times.summary.host.input_ms / max(len(times.duration), 1)
-        if not times.typical.all():  # an evaluation loads too: of typical steps only the idle time is known
-            load_ms = min(load_ms, times.mean_ms("idle_input"))
+        load_ms = times.loading_ms
+        if load_ms < _HANDED_OVER_MS:
+            return None
         now = 0
     elif has_workers(times.summary) and workers:
         now, load_ms = workers, workers * step_ms

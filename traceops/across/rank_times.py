@@ -59,7 +59,15 @@ class RankTimes(Struct, frozen=True, dict=True):
     @property
     def recording_ms(self) -> float:
         """The most that recording takes of a step on this host, ms: mean over the typical steps; 0 where not known."""
-        own = np.array(self.summary.host.recording)
+        return self._of_host(self.summary.host.recording)
+
+    @property
+    def loading_ms(self) -> float:
+        """The host in data loading in a step, the device busy or not, ms: mean over the typical steps."""
+        return self._of_host(self.summary.host.loading)
+
+    def _of_host(self, ns: Sequence[int]) -> float:
+        own = np.array(ns)
         return mean_ms(own[self.typical]) if len(own) == len(self.typical) > 0 else 0.0
 
     def share_pct(self, bucket: str) -> float | None:

@@ -287,14 +287,9 @@ def moved_ns(bytes_: float, kind: str, gpu: Gpu) -> float:
     return max(bytes_ / (gpu.rates.memory.get(kind, 3.0) * gpu.memory) / 1e3, 0.0)
 
 
-def fixed_ns(kind: str) -> float:
-    """What any kernel takes, however little it does."""
-    return _FIXED_NS.get(kind, _FIXED_OF_OTHERS)
-
-
 def expected_ns(kind: str, least_ns: float) -> float:
     """What a kernel is expected to take whose work takes so long at the attainable rate."""
-    return fixed_ns(kind) + least_ns
+    return _FIXED_NS.get(kind, _FIXED_OF_OTHERS) + least_ns
 
 
 def is_strided(kernel: str) -> bool:
@@ -342,12 +337,10 @@ def attainable_ns(use: Use, work: Work, gpu: Gpu) -> float | None:
     if work.attention is not None:
         slower = 1.0 if work.attention.dtype in HALVES else _FLOAT_ATTENTION
         return attention_ns(work.attention, gpu) * slower
-    if work.kind in ("product", "convolution"):
-        if work.bytes is None:
-            return None
-        return product_ns(work.flops, work.bytes, unit_of_use(use), gpu)
     if work.bytes is None:
         return None
+    if work.kind in ("product", "convolution"):
+        return product_ns(work.flops, work.bytes, unit_of_use(use), gpu)
     if fused := fused_names(use.name):
         rate = _COMPILED.get(fused[0], 2.9)
         return max(work.bytes / (rate * gpu.memory) / 1e3, _LEAST_NS)

@@ -19,7 +19,7 @@ from traceops.compute.attainable import (
 )
 from traceops.compute.judged import Judged, Kernels, launches_of, time_of
 from traceops.compute.named import converts_layout
-from traceops.compute.uses import HALVES, Tensor
+from traceops.compute.uses import FLOATS, HALVES, Tensor
 from traceops.compute.work import Attention, Product
 
 _PARTS = 64  # in which attention is computed at most
@@ -56,6 +56,16 @@ class _Scores(Struct, frozen=True):
         product = one.work.product
         return product is not None and not one.use.node and self.numel in (product.left.numel, product.right.numel)
 
+    def uses(self, kernels: Kernels) -> list[Judged]:
+        """What makes them, reads them or works on them between, but nothing that makes a mask or bias as large."""
+        found, held = set[int](), False
+        for one in kernels.order:
+            made = one.work.product is not None and self.touched_by(one)
+            found |= {id(one)} if held or made else set()
+            held = (held or made) and not self.read_by(one)
+        known = [one for one in kernels.free(self.touched_by) if one.kind in _SCORES]
+        return [one for one in known if one.use.node or id(one) in found]
+
     def adds_bias(self, one: Judged) -> bool:
         """Whether it adds numbers of each head's own to the scores, which no causal attention does."""
         if one.use.node or one.use.name not in ("aten::add", "aten::add_"):
@@ -78,18 +88,19 @@ class _Scores(Struct, frozen=True):
         whole = one.numel and any(one.numel % size == 0 and one.numel <= _PARTS * size for size in sizes)
         return bool(whole) and is_reordered(one) and one.tensors[0].dims[-1] == self.width
 
-    def least_ns(self, gpu: Gpu, calls: float, *, backward: bool, hidden: bool) -> float:
-        """What fused attention takes. hidden: half of the keys are."""
-        ways = (False, True) if backward else (False,)
-        shape = (self.heads, self.query, self.key, self.width)
-        causal = hidden and self.query == self.key
-        return sum(calls * attention_ns(Attention(*shape, way, self.dtype, False, causal), gpu) for way in ways)
+    def least_ns(self, gpu: Gpu, taken: float, calls: float, backward: bool, biased: bool, hidden: bool) -> float:
+        """What fused attention takes, without the change to 16 bits. hidden: half of the keys are."""
+        shape, causal = (self.heads, self.query, self.key, self.width), hidden and not biased and self.query == self.key
+        ways = [Attention(*shape, way, self.dtype, False, causal) for way in (False, True)[: 1 + backward]]
+        each = sum(attention_ns(way, gpu) for way in ways) * (_BIASED if biased else 1.0)
+        least = calls * expected_ns("attention", each)
+        return least if self.dtype in HALVES else min(least * _FUSED_IN_FLOAT, taken)
 
 
 def find_unfused_attention(kernels: Kernels) -> None:
     """Products whose result, rows of scores, passes a softmax and is multiplied again."""
     for scores in _scores(kernels):
-        uses = [one for one in kernels.free(scores.touched_by) if one.kind in _SCORES]
+        uses = scores.uses(kernels)
         softmax = [one for one in uses if _is_softmax(one)]
         products = [one for one in uses if one.work.product is not None]
         if not softmax or not any(map(scores.read_by, products)):
@@ -101,13 +112,13 @@ def find_unfused_attention(kernels: Kernels) -> None:
         taken = time_of(together)
         biased = any(map(scores.adds_bias, uses))
         masks = any("mask" in one.use.name or one.use.within("aten::where", "aten::tril", "aten::triu") for one in uses)
-        hidden = masks and not biased
-        least = scores.least_ns(kernels.gpu, calls, backward=any(one.use.node for one in products), hidden=hidden)
-        least = calls * expected_ns("attention", least / calls * (_BIASED if biased else 1.0))
-        if scores.dtype not in HALVES:  # without the change to 16 bits
-            least = min(least * _FUSED_IN_FLOAT, taken)
+        backward = any(one.use.node for one in products)
+        hidden = masks, masks or any("add" in one.use.name for one in uses)  # what is added may be a mask
+        least, best = (scores.least_ns(kernels.gpu, taken, calls, backward, biased, of_keys) for of_keys in hidden)
         sizes, launches = (scores.query, scores.key), launches_of(together) - 3 * calls
-        kernels.claim("unfused_attention", together, taken - least, sizes=sizes, launches=launches)
+        kernels.claim(
+            "unfused_attention", together, taken - least, sizes=sizes, launches=launches, more_ns=least - best
+        )
 
 
 def _is_softmax(one: Judged) -> bool:
@@ -238,9 +249,6 @@ _CAST_AROUND = 6.0  # bytes for each element that autocast brings to 16 bits, ha
 _LEAST_CONVOLVED = 0.35  # of a convolution in float32 takes the same in 16 bits at least
 _MOST_HALF = 0.1  # of the products' time may be in 16 bits already
 _LONG_NS = 20_000
-_FEW_ROWS = 64  # of a product that reads its weights and does little with them
-_AT_LIMIT = 0.7  # of the memory's speed
-_MOST_OF_ALL = 0.3  # of the busy time
 _MULTIPLE = {2: 8, 4: 4, 1: 16, 8: 2}  # elements of 16 bytes, by their size
 
 
@@ -248,8 +256,8 @@ def find_float64(kernels: Kernels) -> None:
     """Work on doubles: half of the bytes, and other units, do in float32."""
     uses, saved = [], 0.0
     for one in kernels.free():
-        tensors = [t for t in one.tensors if t.dims]
-        if not tensors or not any(t.dtype == "double" for t in tensors):
+        types = {t.dtype for t in one.tensors if t.dims and t.dtype in FLOATS}
+        if "double" not in types or (len(types) > 1 and one.work.bytes is None):
             continue
         uses.append(one)
         if one.kind in ("product", "convolution") and one.work.bytes is not None:
@@ -271,8 +279,7 @@ def find_misaligned(kernels: Kernels) -> None:
         if odd is None or product.smallest < _LEAST_SIDE or (product.dtype == "float" and one.unit != "tf32"):
             continue
         unit = one.unit if one.unit in ("half", "fp8") else ("half" if product.dtype != "float" else "tf32")
-        least = one.calls * product_ns(product.flops, one.work.bytes or 0.0, unit, kernels.gpu)
-        least += one.launches * expected_ns("product", 0.0)
+        least = _expected(one, unit, kernels)
         if one.ns < _SLOWER * least or _slow_in_any_type(one, kernels):
             continue
         uses.append(one)
@@ -287,9 +294,8 @@ def find_misaligned(kernels: Kernels) -> None:
             saved += gain
             worst = max(worst, (gain, odd))
     # what torch's users pad to: 64, where that adds little, else the next multiple
-    size = worst[1]
-    step = 64 if size > 1024 else multiple
-    kernels.claim("misaligned_shape", uses, saved, sizes=(worst[1], (-(-size // step) * step)))
+    step = 64 if worst[1] > 1024 else multiple
+    kernels.claim("misaligned_shape", uses, saved, sizes=(worst[1], -(-worst[1] // step) * step))
 
 
 def odd_side(product: Product) -> int | None:
@@ -333,7 +339,7 @@ def find_float32(kernels: Kernels) -> None:
         if (one.unit == "simt" or (one.work.flops > 1e9 and one.ns > 0.8 * _least(one, "simt", kernels)))
         and not _slow_in_any_type(one, kernels)
     ]  # fmt: skip
-    saved = sum(max(one.ns - _least(one, "tf32", kernels), 0.0) for one in slow)
+    saved = sum(max(one.ns - _expected(one, "tf32", kernels), 0.0) for one in slow)
     if kernels.gpu.tf32 and saved > 0.02 * kernels.busy_ns:
         around = _casts_around(slow, kernels)
         kernels.claim("float32_products", [*slow, *around], saved + time_of(around))
@@ -387,7 +393,8 @@ def _cast_ns(uses: list[Judged], kernels: Kernels) -> float:
     """What autocast takes to cast what products multiply, and their gradients back."""
     forward = [(one.calls, one.work.product) for one in uses if one.work.product and not one.use.node]
     numel = sum(calls * (one.left.numel + 2 * one.right.numel) for calls, one in forward)
-    return moved_ns(_CAST_AROUND * numel, "cast", kernels.gpu)
+    fixed = 3 * sum(calls for calls, _ in forward) * expected_ns("cast", 0.0)
+    return fixed + moved_ns(_CAST_AROUND * numel, "cast", kernels.gpu)
 
 
 def _gain_in_half(one: Judged, kernels: Kernels) -> float:
@@ -397,7 +404,7 @@ def _gain_in_half(one: Judged, kernels: Kernels) -> float:
     if one.work.attention is not None:
         least = attention_ns(one.work.attention, kernels.gpu, True)
         return one.ns - one.calls * expected_ns("attention", least)
-    if _leaves_idle(one, kernels) or one.work.bytes is None:  # what takes long there are not the bytes
+    if leaves_idle(one, kernels) or one.work.bytes is None:  # what takes long there are not the bytes
         return 0.0
     if is_strided(one.use.main_kernel):
         return HALF_OF_STRIDED * one.ns
@@ -440,25 +447,16 @@ def _is_grouped(one: Judged) -> bool:
 
 def _slow_in_any_type(one: Judged, kernels: Kernels) -> bool:
     """Whether it takes so long that neither its type nor its shape is what makes it slow."""
-    return one.ns > _OF_OTHER_REASON * (_least(one, "simt", kernels) + one.launches * expected_ns(one.kind, 0.0))
+    return one.ns > _OF_OTHER_REASON * _expected(one, "simt", kernels)
+
+
+def _expected(one: Judged, unit: str, kernels: Kernels) -> float:
+    return _least(one, unit, kernels) + one.launches * expected_ns(one.kind, 0.0)
 
 
 def _least(one: Judged, unit: str, kernels: Kernels) -> float:
     moved = (one.work.bytes or 0.0) * (0.5 if unit == "half" and _is_float(one) else 1.0)
     return one.calls * product_ns(one.work.flops, moved, unit, kernels.gpu)  # type: ignore[arg-type]
-
-
-def find_at_limit(kernels: Kernels) -> None:
-    """Products of few rows that read their weights as fast as memory gives them: nothing to save on this GPU."""
-    few = [
-        (one, product.rows)
-        for one, product in kernels.free_products()
-        if not one.use.node and product.rows * product.batch <= _FEW_ROWS
-        and one.attainable_ns is not None and one.attainable_ns > _AT_LIMIT * one.ns
-    ]  # fmt: skip
-    uses = [one for one, _ in few]
-    if few and time_of(uses) >= _MOST_OF_ALL * kernels.busy_ns:
-        kernels.accept(uses, max(rows for _, rows in few))
 
 
 def find_idle_processors(kernels: Kernels) -> None:
@@ -472,7 +470,7 @@ def find_idle_processors(kernels: Kernels) -> None:
             tiles = one.use.blocks if 0 < one.use.blocks < processors else tiles  # others take several in turn
             if one.over_ns > _MUCH_OVER * one.ns and one.ns > _LONG_NS * one.launches and 0 < tiles < processors // 8:
                 few.append((one, tiles))
-        elif _leaves_idle(one, kernels) and one.kind not in ("product", "attention", "copy"):
+        elif leaves_idle(one, kernels) and one.kind not in ("product", "attention", "copy"):
             few.append((one, one.use.blocks))
     saved = 0.0
     for one, blocks in few:
@@ -487,7 +485,7 @@ _MUCH_OVER = 0.75  # of its time
 _TILE = 128
 
 
-def _leaves_idle(one: Judged, kernels: Kernels) -> bool:
+def leaves_idle(one: Judged, kernels: Kernels) -> bool:
     """Whether a long kernel has fewer blocks than half of the processors."""
     return 0 < one.use.blocks < kernels.gpu.processors // 2 and one.ns > _LONG_NS * max(one.launches, 1)
 

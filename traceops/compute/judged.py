@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
@@ -9,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from traceops.compute.attainable import Gpu, attainable_ns, fixed_ns, unit_of_use
+from traceops.compute.attainable import Gpu, attainable_ns, expected_ns, unit_of_use
 from traceops.compute.model import Cause, KernelTime, KernelWork, Loss, OperatorTime, Phase
 from traceops.compute.named import Unit
 from traceops.compute.uses import Launched, Place, Tensor, Use, Uses, find_uses
@@ -92,6 +93,11 @@ class Kernels(Struct):
         """Whether a backward pass or an optimizer ran; old traces have no nodes of autograd."""
         return any(one.use.node or one.use.optimizing or "backward" in one.use.name for one in self.all)
 
+    @property
+    def updates(self) -> int:
+        """How often the optimizer runs."""
+        return sum(own for own, _ in itertools.groupby(one.use.optimizing for one in self.order))
+
     def free(self, wanted: Callable[[Judged], bool] = lambda _: True) -> list[Judged]:
         """What no cause has explained yet."""
         return [one for one in self.all if one.cause is None and wanted(one)]
@@ -107,7 +113,7 @@ class Kernels(Struct):
         """These uses take `saved_ns` per step too long, for this cause."""
         chosen = sorted(uses, key=lambda one: -one.ns)
         total = time_of(chosen)
-        if not chosen or (saved_ns <= 0 and more_ns <= 0):
+        if not chosen or (max(saved_ns, more_ns) <= 0 and cause != "bandwidth_bound_at_limit"):
             return
         ns_at: defaultdict[str, float] = defaultdict(float)
         for one in chosen:
@@ -126,14 +132,6 @@ class Kernels(Struct):
             )
         )
 
-    def accept(self, uses: Sequence[Judged], rows: int) -> None:
-        """These products of so many rows take what memory allows: a cause that nothing on this GPU saves."""
-        chosen = sorted(uses, key=lambda one: -one.ns)
-        for one in chosen:
-            one.cause = "bandwidth_bound_at_limit"
-        names = tuple(dict.fromkeys(shown_name(one.use) for one in chosen))
-        self.losses.append(Loss("bandwidth_bound_at_limit", 0.0, time_of(uses), 0.0, names[:4], (rows,)))
-
 
 def shown_name(use: Use) -> str:
     """An operator's name as a reader knows it; in backward with autograd's node."""
@@ -148,6 +146,7 @@ def judge_uses(launched: Launched, gpu: Gpu) -> Kernels:
     for use in found.uses:
         work = work_of(use)
         least = None if gpu.source == "assumed" else attainable_ns(use, work, gpu)
+        fixed = expected_ns(work.kind, 0.0) * use.launches
         judged.append(
             Judged(
                 use,
@@ -156,7 +155,7 @@ def judge_uses(launched: Launched, gpu: Gpu) -> Kernels:
                 use.ns / found.steps,
                 use.calls / found.steps,
                 use.launches / found.steps,
-                None if least is None else (least * use.calls + fixed_ns(work.kind) * use.launches) / found.steps,
+                None if least is None else (least * use.calls + fixed) / found.steps,
             )
         )
     return Kernels(judged, [judged[at] for at in found.order], gpu, found.of_kernel)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from itertools import product
+from itertools import groupby, product
+from operator import attrgetter
 
 import numpy as np
 from msgspec import Struct
@@ -17,6 +18,7 @@ from traceops.compute.judged import Judged, Kernels, judge_uses, kernel_works, l
 from traceops.compute.model import OF_HOST, Bound, Impossible, KernelTables, Loss, RankCompute
 from traceops.compute.named import built_for
 from traceops.compute.passes import (
+    find_at_limit,
     find_broadcasts,
     find_casts,
     find_dense_table,
@@ -99,10 +101,9 @@ def _claimed_in_loops(looped: Sequence[LoopPart], kernels: Kernels) -> float:
 
 def _passes_in_turn(kernels: Kernels) -> list[Loss]:
     """The same passes several times in a step, each on a small batch: one batch of all does the same."""
-    backward = [bool(one.use.node) for one in kernels.order if not one.use.optimizing]
-    passes = sum(now and not before for before, now in zip([False, *backward], backward, strict=False))
-    passes = passes or _turns(kernels)
-    if passes < _PASSES:
+    backward = groupby(bool(one.use.node) for one in kernels.order if not one.use.optimizing)
+    passes = sum(own for own, _ in backward) or _turns(kernels)
+    if passes < _PASSES or kernels.updates > 1:  # passes that change the weights are no batch
         return []
     small = [one for one in kernels.all if one.calls >= passes or one.ns / one.launches < _SMALL_NS]
     if launches_of(small) < _MOST_REPEATED * kernels.launches:
@@ -212,9 +213,9 @@ def find_loops(kernels: Kernels) -> list[LoopPart]:
 
 def _small_batch(kernels: Kernels) -> list[Loss]:
     """Products of few rows with large weights: what a batch several times as large saves for the same work."""
-    products = [one for one in kernels.all if one.work.product is not None and one.work.bytes is not None]
-    forward = [one.work.product for one in products if not one.use.node and one.work.product]
-    if time_of(one for one in kernels.all if one.kind == "convolution") > time_of(products):
+    products = [(one, of) for one in kernels.all if (of := one.work.product) and one.work.bytes is not None]
+    forward = [of for one, of in products if not one.use.node]
+    if time_of(one for one in kernels.all if one.kind == "convolution") > time_of(one for one, _ in products):
         return []
     rows = [product.rows * product.batch for product in forward]
     if not rows or max(rows) > _ROWS or sum(p.right.numel < p.left.numel for p in forward) > 0.2 * len(forward):
@@ -226,10 +227,8 @@ def _small_batch(kernels: Kernels) -> list[Loss]:
             after += one.ns / _LARGER
         else:
             after += min(one.calls * batched_ns(one, _LARGER, kernels.gpu) / _LARGER, one.ns)
-    launches = kernels.launches * (1 - 1 / _LARGER)
-    return [
-        Loss("too_small_batch", max(kernels.busy_ns - after, 0.0), kernels.busy_ns, launches, (), (max(rows), _LARGER))
-    ]
+    launches, sizes = kernels.launches * (1 - 1 / _LARGER), (max(map(attrgetter("rows"), forward)),)
+    return [Loss("too_small_batch", max(kernels.busy_ns - after, 0.0), kernels.busy_ns, launches, (), sizes)]
 
 
 def batched_ns(one: Judged, times: float, gpu: attainable.Gpu, *, shared: bool = True) -> float:
@@ -263,15 +262,8 @@ _WITH_SHAPES = (
     heavy.find_masked_attention, heavy.find_repeated_keys, find_one_hot, find_growing_cat, find_dense_table,
     heavy.find_channels_first, heavy.find_misaligned, find_broadcasts, find_unread_logits, heavy.find_float32,
     find_float_logits, find_optimizer_loop, find_messages, find_scatter, heavy.find_layout_copies, find_casts,
-    find_unfused, heavy.find_idle_processors, heavy.find_at_limit,
+    find_unfused, heavy.find_idle_processors, find_at_limit,
 )  # fmt: skip
-
-
-def find_causes(kernels: Kernels, has_shapes: bool) -> None:
-    """The specific before the general: what one claims is not another's."""
-    alone = not has_shapes and any(one.use.alone for one in kernels.all)
-    for find in _WITH_SHAPES if has_shapes else (*_WITHOUT_SHAPES, *(_KERNELS_ALONE if alone else ())):
-        find(kernels)
 
 
 def measure_compute(launched: Launched, device: str | None) -> RankCompute | None:
@@ -314,7 +306,10 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
 
 def _losses(kernels: Kernels, has_shapes: bool, launched: Launched, bound: Bound) -> list[Loss]:
     """What is lost, and why: the largest first."""
-    find_causes(kernels, has_shapes)
+    alone = not has_shapes and any(one.use.alone for one in kernels.all)
+    # The specific before the general: what one claims is not another's.
+    for find in _WITH_SHAPES if has_shapes else (*_WITHOUT_SHAPES, *(_KERNELS_ALONE if alone else ())):
+        find(kernels)
     fused = any(_CAN_BE_FUSED.match(name) for name in launched.events.names)
     found = [loss for loss in kernels.losses if fused or loss.cause != "optimizer_loop"]
     losses = [with_loop(loss, kernels) for loss in found] + find_small_kernels(kernels, bound)
@@ -342,7 +337,8 @@ def fix_of(loss: Loss, kernels: Kernels, schedule: Schedule, launched: Launched)
     rows = launched.row[kernel[own]]
     left = launched.events.dur[rows] * (1 - of_use[uses[own], 1])
     streams = grouped(launched.events.stream[rows].astype(np.int64))[1]
-    return Fix(of_use[uses, 0], of_use[uses, 1], float(np.bincount(streams, weights=left).max(initial=0.0)))
+    busiest = float(np.bincount(streams, weights=left).max(initial=0.0))
+    return Fix(of_use[uses, 0], of_use[uses, 1], busiest - loss.more_ns)
 
 
 def _spared(loss: Loss, kernels: Kernels) -> dict[int, tuple[float, float]]:

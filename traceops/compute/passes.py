@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from traceops.compute.attainable import HALF_OF_STRIDED, expected_ns, is_strided, moved_ns
+from traceops.compute.heavy import leaves_idle
 from traceops.compute.judged import Judged, Kernels, call_ns, calls_of, launches_of, time_of
 from traceops.compute.named import fused_names
 from traceops.compute.uses import FLOATS
@@ -32,6 +33,9 @@ _LOSS = re.compile(r"softmax|nll_loss|cross_entropy|logsumexp")
 _UNSIZED = 0.4  # of an optimizer's time that one pass saves, where no shapes tell more
 _PARAMETERS = 24  # updates per step from which a loop over parameters is one
 _STATES = 28.0  # bytes per parameter that Adam moves: parameter and two states read and written, gradient read
+_FEW_ROWS = 64  # of a product that reads its weights and does little with them
+_AT_LIMIT = 0.7  # of the memory's speed
+_MOST_OF_ALL = 0.3  # of the busy time
 
 
 def find_recomputation(kernels: Kernels) -> None:
@@ -97,8 +101,7 @@ def find_optimizer_loop(kernels: Kernels) -> None:
     """An optimizer that updates one parameter at a time, or in several passes over all."""
     plain = kernels.free(lambda one: one.use.optimizing and "_fused_" not in one.use.name)
     updates = [one for one in plain if one.use.name.startswith(("aten::addcdiv", "aten::_foreach_addcdiv"))]
-    if not updates:
-        updates = [one for one in plain if one.use.name in ("aten::add_", "aten::sub_", "aten::axpy_")]
+    updates = updates or [one for one in plain if one.use.name in ("aten::add_", "aten::sub_", "aten::axpy_")]
     loops = [one for one in updates if "_foreach_" not in one.use.name]
     if calls_of(loops) >= _PARAMETERS:
         least = (1 - _UNSIZED) * time_of(plain)
@@ -208,7 +211,8 @@ def find_unfused(kernels: Kernels) -> None:
     # Calls in a row that a compiler may fuse, in the order of launch
     for chain in (list(calls) for fusable, calls in groupby(kernels.order, _fusable) if fusable):
         numel = max(one.numel for one in chain)
-        large = [one for one in chain if 2 * one.numel > numel and numel * 2 >= _LEAST_BYTES and one.cause is None]
+        wide = [one for one in chain if 2 * one.numel > numel and numel * 2 >= _LEAST_BYTES and one.cause is None]
+        large = [one for one in wide if not leaves_idle(one, kernels)]  # its few blocks are what makes that slow
         if len(large) < _LEAST_CHAIN or len({id(one) for one in large}) == 1:  # one call again and again is a loop
             continue
         each = [one.ns / one.calls for one in large]
@@ -234,7 +238,7 @@ def find_broadcasts(kernels: Kernels) -> None:
     run: list[Judged] = []  # calls on as many elements, back from a sum
     for one in reversed(kernels.order):
         if one.kind == "reduction":
-            run = [one]
+            run = [one] if one.numel else []
         elif run and one.cause is None and _widened(one) == run[0].numel:
             uses = [use for use in kernels.free() if use.kind in _FUSABLE and use.numel == run[0].numel]
             if all(use.use.node or any(use is of for of in run) for use in uses):  # nothing else reads it
@@ -277,6 +281,17 @@ def _least_of(chain: list[Judged], kernels: Kernels) -> float:
         "norm" if sums else "elementwise",
         moved_ns(read + written + kept + again, _FUSED_SUMS if sums else _FUSED, kernels.gpu),
     )
+
+
+def find_at_limit(kernels: Kernels) -> None:
+    """Products of few rows that read their weights as fast as memory gives them: nothing to save on this GPU."""
+    few = kernels.free(
+        lambda one: (of := one.work.product) is not None and of.rows * of.batch <= _FEW_ROWS and not one.use.node
+        and one.attainable_ns is not None and one.attainable_ns > _AT_LIMIT * one.ns
+    )  # fmt: skip
+    if few and time_of(few) >= _MOST_OF_ALL * kernels.busy_ns:
+        rows = max(one.work.product.rows for one in few if one.work.product is not None)
+        kernels.claim("bandwidth_bound_at_limit", few, 0.0, sizes=(rows,))
 
 
 _SLICES = re.compile(r"^(Select|Slice|Narrow|Unbind|Split|Index)\w*Backward")
@@ -356,7 +371,9 @@ def find_dense_table(kernels: Kernels) -> None:
         if not one.tensors or not one.tensors[0].dims:
             continue
         touched, width = _touched(one), one.tensors[0].dims[-1]
-        if (table := _filled_rows(one, _FULL * touched * width, width, kernels, uses)) is None:
+        if (
+            table := _filled_rows(one, max(_FULL * touched * width, int(_LEAST_BYTES) // 4), width, kernels, uses)
+        ) is None:
             continue
         whole = [
             each
@@ -477,8 +494,7 @@ def find_scatter(kernels: Kernels) -> None:
         lambda one: one.kind == "fill" and "aten::empty" in one.use.path[:1] and one.numel > 1
     )  # torch.use_deterministic_algorithms fills new memory
     total = time_of(uses)
-    over = 0.0
-    counted = 0.0
+    over = counted = 0.0
     for one in uses:
         moved = sum(t.stored for t in one.tensors)
         own = max(one.ns - one.calls * moved_ns(2.0 * moved, "index", kernels.gpu), 0.0)

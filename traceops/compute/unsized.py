@@ -40,7 +40,8 @@ def find_unsized_attention(kernels: Kernels) -> None:
             breaks.add(id(each))
     for one in kernels.order:
         if id(one) in batched:
-            if products and any(map(_is_softmax, between)) and len(between) <= _MOST_BETWEEN:
+            softmax = any("softmax" in each.use.name and "log_softmax" not in each.use.name for each in between)
+            if products and softmax and len(between) <= _MOST_BETWEEN:
                 saved += call_ns(between)
                 around += 2 * call_ns([one])
                 launches += len(between)
@@ -53,10 +54,6 @@ def find_unsized_attention(kernels: Kernels) -> None:
     if saved > 0.05 * kernels.busy_ns:
         more = _OF_PRODUCTS * around
         kernels.claim("unfused_attention", uses.values(), saved, launches=launches, more_ns=more)
-
-
-def _is_softmax(one: Judged) -> bool:
-    return "softmax" in one.use.name and "log_softmax" not in one.use.name
 
 
 def find_unsized_products(kernels: Kernels) -> None:
@@ -170,4 +167,5 @@ def find_few_rows(kernels: Kernels) -> None:
     """Products of few rows, by the tiles in their names: their time is that of reading the weights."""
     few = kernels.free(lambda one: one.use.alone and one.kind == "product" and few_rows_of(one.use.main_kernel) > 0)
     if few and time_of(few) >= _MOST_OF_ALL * kernels.busy_ns:
-        kernels.accept(few, max(few_rows_of(one.use.main_kernel) for one in few))
+        rows = max(few_rows_of(one.use.main_kernel) for one in few)
+        kernels.claim("bandwidth_bound_at_limit", few, 0.0, sizes=(rows,))

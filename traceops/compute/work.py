@@ -212,7 +212,7 @@ def _of_experts(use: Use) -> Work:
     experts, used = up.dims[0], tokens.dims[0] * chosen.dims[-1]
     one = math.prod(up.dims[1:]) + math.prod(down.dims[1:])
     read = experts * (1 - (1 - 1 / experts) ** used) * one * up.size  # evenly chosen
-    return Work("product", 2.0 * used * one, read + 2 * tokens.stored)
+    return Work("product", 2.0 * used * one, read + 2 * tokens.stored, at_most=True)  # all may choose the same
 
 
 def _convolved(use: Use) -> Work:
@@ -258,8 +258,12 @@ def _convolution_backward(use: Use) -> Work:
     if grad is None or source is None or weight is None:
         return Work("convolution")
     multiplied = source if use.inputs.value(7) == "True" else grad  # of a transposed one
-    flops = 2 * 2.0 * multiplied.numel * math.prod(weight.dims[1:])
-    return Work("convolution", flops, 2 * grad.stored + 2 * source.stored + 2 * weight.stored)
+    gradients = 1 if ONE_GRADIENT(use.inputs.value(10)) else 2
+    flops = gradients * 2.0 * multiplied.numel * math.prod(weight.dims[1:])
+    return Work("convolution", flops, gradients * (grad.stored + source.stored + weight.stored))
+
+
+ONE_GRADIENT = re.compile(r"\[(True, False|False, True)").search  # the first layer's input needs none
 
 
 def _numbers(text: str) -> tuple[int, ...]:

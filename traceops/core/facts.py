@@ -236,7 +236,7 @@ class Fact(Enum):
 
 def label_of(fact: Fact, subject: str = "") -> str:
     """What a reader calls it: 'waiting for it', 'host in forward (train.py:41)'."""
-    return texts("facts")[fact.value].replace("{subject}", subject)
+    return texts("facts")[fact.value].replace("{subject}", subject) or fact.value
 
 
 def fact_of(label: str) -> tuple[Fact, str]:

@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from traceops.compute.work import ONE_GRADIENT
 from traceops.core.arrays import Int, median
 from traceops.core.text import pattern
 from traceops.measure.activity import COMPUTE, Activity
@@ -126,7 +127,7 @@ def measure_flops(events: Events, activity: Activity, steps: StepBounds) -> Rank
     precision, uncounted = _of_kernels(events, activity, steps, listed | within)
     if not len(counted):
         return replace(NOT_COUNTED, precision=precision)
-    step = steps.on_host(events.ts[rows[counted]])
+    step = steps.on_host(events.end[rows[counted]] - 1)  # a found step may begin with a launch in its first operator
     counted, step = counted[step >= 0], step[step >= 0]
     if not len(counted):
         return replace(NOT_COUNTED, precision=precision)
@@ -218,37 +219,31 @@ def _within(listed: NDArray[np.bool_], parent: NDArray[np.int32]) -> NDArray[np.
 
 def _work(events: Events, rows: Int) -> NDArray[np.float64]:
     """Operations of each of these operators, NaN where its shapes are not known or do not tell."""
-    shapes = events.shape[rows]
+    shapes, values = (*events.shapes, ""), (*events.concrete_lists, "")
+    keys = list(zip(*(of[rows].tolist() for of in (events.name, events.shape, events.concrete)), strict=True))
+    calls = {key: (events.names[key[0]], _dims(shapes[key[1]]) or [], values[key[2]]) for key in set(keys)}
     # Input and weight of each convolution -> its output, which only its backward shows.
     outputs: dict[str, Any] = {}
-    for name, shape in set(zip(events.name[rows].tolist(), events.shape[rows].tolist(), strict=True)):
-        if shape >= 0 and events.names[name] in _CONVOLUTION_BACKWARDS:
-            dims = _dims(events.shapes[shape])
-            if dims is not None and len(dims) > 2:
-                first, second = (1, 0) if events.names[name].startswith("aten::cudnn") else (0, 1)
-                outputs[json.dumps([dims[second], dims[2]])] = dims[first]
-    known: dict[tuple[int, int], float] = {}
-    work = np.empty(len(rows))
-    for at, key in enumerate(zip(events.name[rows].tolist(), shapes.tolist(), strict=True)):
-        if key not in known:
-            dims = _dims(events.shapes[key[1]]) if key[1] >= 0 else None
-            found = None if dims is None else _flops_of(events.names[key[0]], dims, outputs)
-            known[key] = math.nan if found is None else found
-        work[at] = known[key]
-    return work
+    for name, dims, _ in calls.values():
+        if name in _CONVOLUTION_BACKWARDS and len(dims) > 2:
+            first, second = (1, 0) if name.startswith("aten::cudnn") else (0, 1)
+            outputs[json.dumps([dims[second], dims[2]])] = dims[first]
+    known = {key: _flops_of(*call, outputs) for key, call in calls.items()}
+    return np.array([known[key] for key in keys])
 
 
-def _flops_of(name: str, dims: Dims, outputs: dict[str, Any]) -> float | None:
-    """None where the shapes are not those of such an operator, whoever wrote the file."""
+def _flops_of(name: str, dims: Dims, values: str, outputs: dict[str, Any]) -> float:
+    """NaN where the shapes are not those of such an operator, whoever wrote the file."""
     try:
         if name in _CONVOLUTIONS:
-            out = outputs.get(json.dumps([dims[0], dims[1]]))
-            flops = None if out is None else float(_convolution(out, dims[1]))
+            flops = float(_convolution(outputs[json.dumps([dims[0], dims[1]])], dims[0], dims[1]))
         else:
             flops = float(_FORMULAS[name](dims))
     except (IndexError, TypeError, ValueError, OverflowError, KeyError):
-        return None
-    return flops if flops is not None and 0 <= flops < _MOST else None
+        return math.nan
+    if name in _CONVOLUTION_BACKWARDS and ONE_GRADIENT(values):
+        flops /= 2
+    return flops if 0 <= flops < _MOST else math.nan
 
 
 def _dims(text: str) -> Dims | None:
@@ -274,9 +269,9 @@ def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], l
 _flash = partial(_attention, length=-3)  # batch, length, heads, width
 
 
-def _convolution(out: Sequence[int], weight: Sequence[int]) -> int:
-    """Each number of the output takes a product of the filter's length."""
-    return 2 * math.prod(out) * math.prod(weight[1:])
+def _convolution(out: Sequence[int], source: Sequence[int], weight: Sequence[int]) -> int:
+    """Each number of the output takes a product of the filter's length; of a transposed one, each of the input."""
+    return 2 * min(math.prod(one) for one in (out, source) if one[1] == weight[0]) * math.prod(weight[1:])
 
 
 _CONVOLUTIONS = frozenset(
@@ -301,8 +296,8 @@ _FORMULAS: dict[str, Callable[[Dims], int]] = {
     "aten::baddbmm": lambda dims: _product(dims[1], dims[2]),
     "aten::_addmm_activation": lambda dims: _product(dims[1], dims[2]),
     "aten::_scaled_mm": lambda dims: _product(dims[0], dims[1]),
-    "aten::convolution_backward": lambda dims: 2 * _convolution(dims[0], dims[2]),
-    "aten::cudnn_convolution_backward": lambda dims: 2 * _convolution(dims[1], dims[2]),
+    "aten::convolution_backward": lambda dims: 2 * _convolution(dims[0], dims[1], dims[2]),
+    "aten::cudnn_convolution_backward": lambda dims: 2 * _convolution(dims[1], dims[0], dims[2]),
     **{name: lambda dims: 0 for name in _CONVOLUTIONS},
     **{name: lambda dims, of=of: of(dims[0], dims[1], dims[2]) for name, of in _BEFORE.items()},  # type: ignore[misc]
     **{

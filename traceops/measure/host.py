@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from traceops.core.arrays import Int, Intervals, empty, intersect, is_in, median, merge, subtract, union, uniques
 from traceops.measure.activity import COMPUTE, Activity
 from traceops.measure.host_rows import BACKWARD_NAME, OPTIMIZER_NAME, HostRows, groups, named, rows_named
-from traceops.measure.ledger import Lane
+from traceops.measure.ledger import NEVER, Lane
 from traceops.measure.recording import recording_at_most
 from traceops.measure.steps import StepBounds, typical_steps
-from traceops.traces.model import Events, TraceMeta
+from traceops.traces.model import Events, TraceMeta, is_annotation
 
 # Autograd's anomaly detection in a trace: behind each function of backward the host reads whether it is NaN.
 
@@ -101,7 +101,6 @@ def waiting_calls(events: Events, activity: Activity) -> tuple[Int, Int, Interva
 
 
 MOST_REGIONS = 60
-AHEAD_NS = 50_000  # what waits so long for the device was launched ahead of it
 _COLD = 2.0  # times the calls for memory of the median step
 _WAITS = re.compile(r"^_c10d_functional(_autograd)?::wait_tensor$")
 MOST_EXTRA = 12  # regions kept of a step that is unlike the others
@@ -109,8 +108,8 @@ MOST_EXTRA = 12  # regions kept of a step that is unlike the others
 
 class BlockingCall(Struct, frozen=True):
     """A call that waits for the device, and the operator it was made from ('' outside any). usual, usual_ms: how often
-    it comes in one of the rank's typical steps, and how long that takes. idle_ms: how long the device is idle there, in
-    such a step, until launches are ahead of it again, and no longer than the host waited; waits in a row share it."""
+    it comes in one of the rank's typical steps, and how long that takes. idle_ms: what of such a step's idle_sync
+    begins in these calls."""
 
     call: str
     operator: str
@@ -135,7 +134,7 @@ class ExtraRegion(Struct, frozen=True):
 
 
 class HostTime(Struct, frozen=True):
-    """Per rank, over all its steps: blocking calls, most time first, data loading, and what the host was in.
+    """Per rank, over all its steps: blocking calls, most time first, data loading by step, ns, and what it was in.
 
     `regions` are annotations and outermost operators by name with their total in ms, most time first.
     `extra` has what grew in each step that is unlike the others, most first. `allocating` has calls that take memory
@@ -145,7 +144,7 @@ class HostTime(Struct, frozen=True):
     """
 
     blocking: tuple[BlockingCall, ...]
-    input_ms: float
+    loading: tuple[int, ...]
     input_names: tuple[str, ...]
     regions: tuple[tuple[str, float], ...]
     extra: tuple[ExtraRegion, ...] = ()
@@ -159,6 +158,8 @@ def measure_host(activity: Activity, steps: StepBounds, meta: TraceMeta, lane: L
     host = activity.host
     events = host.events
     loading = _inside_steps(events, host.inputs, steps)
+    loads = union(events.ts[loading], events.end[loading])
+    took = loads.end - loads.start
     allocating = _inside_steps(events, host.allocations, steps)
     # Usual is what comes behind the first steps that ask for memory twice as often as the median one: the allocator
     # grows in them.
@@ -170,7 +171,7 @@ def measure_host(activity: Activity, steps: StepBounds, meta: TraceMeta, lane: L
     closure = bool(union(events.ts[stepping], events.end[stepping]).holds(events.ts.take(backward)).any())
     return HostTime(
         blocking=_waits(activity, steps, lane),
-        input_ms=union(events.ts[loading], events.ts[loading] + events.dur[loading]).total / 1e6,
+        loading=tuple(np.bincount(steps.on_host(loads.start), took, len(steps)).astype(np.int64).tolist()),
         input_names=tuple(sorted({events.names[i] for i in events.name[loading]})),
         regions=_regions(host, steps),
         extra=_extra_regions(host, steps),
@@ -198,36 +199,12 @@ def _waits(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[BlockingC
     first = opens.nonzero()[0]
     held = np.add.reduceat(events.dur[rows], first)
     last = rows[np.append(first[1:], len(rows)) - 1]
-    idle, goes_on = _idle_behind(activity, lane, events.ts[rows[first]], last)
-    # Without a wait the host would be earlier by as long as it took: what the idle time behind it does not use of that,
-    # the idle time behind the next wait has, where no launch was ahead of the device in between.
-    begins = np.append(True, ~goes_on[:-1]).nonzero()[0]
-    reader, once = np.unique(host.readers(rows[first]), return_index=True)
-    won = held.copy()
-    won[once] = np.maximum(held[once], events.dur[reader])
-    ends, sums = np.append(begins[1:], len(won)), np.append(0, (won - idle).cumsum())
-    left = np.maximum(sums[ends] - np.minimum.reduceat(sums[:-1], begins), 0)  # none uses what comes before it
-    used = 1 - left / np.maximum(np.add.reduceat(won, begins), 1)
-    return _calls(host, last, held, won * np.repeat(used, ends - begins), steps)
-
-
-def _idle_behind(activity: Activity, lane: Lane, begin: Int, last: Int) -> tuple[Int, NDArray[np.bool_]]:
-    """Idle time of the device from when each wait began until what its thread launches waits in the queue again, and
-    whether the thread waits once more before that."""
-    events = activity.host.events
-    idle = merge(lane.own["idle_sync"], lane.own["idle_host"])
-    until = np.full(len(last), np.iinfo(np.int64).max)
-    goes_on = np.zeros(len(last), dtype=bool)
-    launched = activity.by_launch[activity.launch.take(activity.by_launch) >= 0]
-    launched = launched[activity.start.take(launched) - events.end.take(activity.launch.take(launched)) >= AHEAD_NS]
-    for tid in uniques(events.tid[last]):
-        own = (events.tid[last] == tid).nonzero()[0]
-        ahead = launched[events.tid.take(activity.launch.take(launched)) == tid]
-        place = activity.launched.take(ahead).searchsorted(events.end[last[own]])
-        until[own] = np.append(activity.start.take(ahead), until[own[-1]])[place]
-        goes_on[own[:-1]] = begin[own[1:]] <= until[own[:-1]]
-        until[own[:-1]] = np.minimum(until[own[:-1]], begin[own[1:]])
-    return idle.within(begin, np.maximum(until, begin)), goes_on
+    # Idle time is of the wait that began last before it.
+    idle, begin = lane.own["idle_sync"], events.ts[rows[first]]
+    order, lasts = begin.argsort(kind="stable"), np.append(0, (idle.end - idle.start).cumsum())
+    behind = np.zeros(len(begin), dtype=np.int64)
+    behind[order] = np.diff(lasts[idle.start.searchsorted(np.append(begin[order], NEVER))])
+    return _calls(host, last, held, behind, steps)
 
 
 def _calls(
@@ -279,9 +256,9 @@ def _regions(host: HostRows, steps: StepBounds) -> tuple[tuple[str, float], ...]
 
 
 def _region_rows(host: HostRows) -> Int:
-    """Annotations, and operators inside no other operator."""
-    nesting = host.nesting
-    return np.concatenate((host.annotations, np.sort(nesting.rows.take(nesting.outermost), kind="stable")))
+    """Annotations, and operators inside no other operator, but for a backend's notes: these wait for others."""
+    rows = np.concatenate((host.annotations, np.sort(host.nesting.rows.take(host.nesting.outermost), kind="stable")))
+    return rows.compress(~np.array([is_annotation(n) for n in host.events.names], dtype=bool)[host.events.name[rows]])
 
 
 def _extra_regions(host: HostRows, steps: StepBounds) -> tuple[ExtraRegion, ...]:

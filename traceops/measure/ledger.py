@@ -35,6 +35,7 @@ BACK_TO_BACK_NS = 1_000  # a shorter gap between kernels is the device's own
 # An idle device starts a kernel this soon after its launch (measured: 1 to 8 µs), and one that is queued this soon
 # behind the one before it in its stream (1 to 5 µs, 13 at most, on H200).
 STARTS_NS = 20_000
+OWN_WORK_NS = 1_000_000  # a host that launches nothing for longer behind a wait does work of its own
 NEVER = np.iinfo(np.int64).max
 
 
@@ -178,6 +179,7 @@ def _no_longer_than_blocked(host: HostRows, late: Intervals, thread: Int, synced
         won = blocked.within(np.concatenate(([first], ends[:-1])), ends)
         left = (won - length[gaps]).cumsum()
         before = np.concatenate(([0], (left - np.minimum(np.minimum.accumulate(left), 0))[:-1]))
+        before = np.minimum(before, OWN_WORK_NS)
         until[gaps] += np.where(synced[gaps], np.minimum(length[gaps], before + won), 0)
     return until
 

@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from traceops.core.arrays import Int, native, union
+from traceops.core.arrays import Int, median, native, union
 from traceops.core.capture_failure import any_before_window
 from traceops.measure.host_rows import ANNOTATION_CATS, OPERATOR_CATS, HostRows, distinct, named
 from traceops.measure.steps import StepBounds
@@ -81,11 +81,14 @@ def _kinds(left: tuple[int, ...], right: tuple[int, ...]) -> list[int]:
 
 
 _INSIDE_OPERATOR = _kinds((_OPERATOR + _BEGINS,), (_OPERATOR,))
+_BEHIND_BEGIN = _kinds((_OPERATOR + _BEGINS,), (_OPERATOR, _OPERATOR + _BEGINS))
 # Between an operator's begin or a call's end, and the begin of a call.
 _RECORDING_NOTHING = _kinds((_OPERATOR + _BEGINS, _CALL), (_CALL + _BEGINS, _GRAPH + _BEGINS))
 # The kernels of a graph are recorded one by one when it is launched.
 _AT_GRAPH = _kinds((_GRAPH + _BEGINS, _GRAPH), tuple(range(_CODES)))
 
+_MANY = 100
+_OBSERVED_NS = 7_000  # behind half of such begins: there a second observer runs too, as ExecutionTraceObserver
 _QUANTILE = 0.85
 _LONGEST_NS = 20_000  # no recording was seen to take more than half of it [benchmarks/field]
 # Calls of Python are recorded too and are no boundaries here. They lie unevenly, many in few gaps.
@@ -147,9 +150,10 @@ def recording_at_most(host: HostRows, steps: StepBounds, meta: TraceMeta) -> tup
         np.minimum(longest, _LONGEST_NS, out=longest)
     np.maximum(longest, tick, out=longest)
     longest[_AT_GRAPH] = _EVER
-    longest[_RECORDING_NOTHING] = 0
-    if not meta.profile_memory:  # else allocations are recorded inside operators too
-        longest[_INSIDE_OPERATOR] = 0
+    if any(count[kind] < _MANY or median(gaps.length[gaps.kind == kind]) < _OBSERVED_NS for kind in _BEHIND_BEGIN):
+        longest[_RECORDING_NOTHING] = 0
+        if not meta.profile_memory:  # else allocations are recorded inside operators too
+            longest[_INSIDE_OPERATOR] = 0
     counted = longest.take(gaps.kind)
     most = gaps.in_each(np.minimum(counted, gaps.length, out=counted), steps.host_start)
     waits = union(events.ts[host.waiting], events.end[host.waiting])

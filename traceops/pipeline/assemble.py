@@ -258,7 +258,7 @@ def _rank_rows(found: Discovery, run: CrossRank) -> tuple[RankRow, ...]:
                 if times.caused_wait_ns is None or not caused
                 else _round(times.caused_wait_ns / caused),
                 **{f"{bucket}_ms": _bucket_ms(run, times, bucket) for bucket in BUCKETS},
-                input_ms=_round(summary.host.input_ms / steps),
+                input_ms=_round(times.loading_ms),
                 peak_memory_bytes=peak[0],
                 peak_reserved_bytes=peak[1],
                 events=summary.event_count,

@@ -79,7 +79,7 @@ class LaunchedBy(KernelClaim, frozen=True, kw_only=True):
     operators: tuple[str, ...]
 
 
-_OF_LAUNCHES = OF_HOST | {"optimizer_loop"}
+_OF_LAUNCHES = ("many_small_kernels", "optimizer_loop")  # TO-I001 itself advises larger batches
 _SOME = 0.1  # of what a fix saves of the device's time: less of it in the step is little
 _WHOLE = 1.05  # times what the device does: in a longer step it waits, and a fix of kernels brings no shorter one
 _LITTLE = 0.1  # of the step: kernels that take less of it are not told as slow
@@ -166,7 +166,8 @@ def _severity(loss: Loss, compute: RankCompute) -> Severity | None:
         return "info" if share >= 2 * BOUNDS.busy_pct[0] else None
     severity, by_name = severity_of(share, *BOUNDS.busy_pct), not compute.has_shapes and loss.cause in _GUESSED
     large = severity == "error" and loss.cause == "float32_products" and _is_certain(loss, compute)
-    if severity is not None and (compute.bound == "host" or _is_foreach(loss) or (by_name and not large)):
+    foreach = loss.cause == "optimizer_loop" and loss.operators[0].startswith("_foreach_")  # to fuse it gains less
+    if severity is not None and (compute.bound == "host" or foreach or (by_name and not large)):
         return "info"
     return "warning" if severity == "error" and (by_name or not _is_certain(loss, compute)) else severity
 
@@ -231,15 +232,10 @@ def _form(loss: Loss) -> str:
     form = "_several" if loss.cause == "low_occupancy" and len(loss.operators) > 1 else ""
     if not loss.sizes:
         form = "_unsized"
-    elif loss.cause == "too_small_batch" and loss.sizes[0] == loss.sizes[-1]:
+    elif loss.cause == "too_small_batch" and len(loss.sizes) > 1:
         form = "_passes"
     key = f"{loss.cause}{form}"
     return key if f"form.{key}" in texts("compute", "kernel_loss") else loss.cause
-
-
-def _is_foreach(loss: Loss) -> bool:
-    """An optimizer in a few passes over all parameters: to fuse these is a lesser gain."""
-    return loss.cause == "optimizer_loop" and loss.operators[0].startswith("_foreach_")
 
 
 def _effect(loss: Loss, compute: RankCompute, timed: bool) -> str | None:

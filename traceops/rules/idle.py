@@ -98,7 +98,7 @@ def hidden_loading(
     if reached is None:
         return None
     severity: Severity = "warning" if behind.serious and reached != "info" else "info"
-    loads = by_workers or {times.summary.rank: times.summary.host.input_ms for times in run.ranks}
+    loads = by_workers or {times.summary.rank: times.loading_ms for times in run.ranks}
     ranks = [rank for rank in loads if loads[rank] >= _ALSO * max(loads.values())]
     worst = max((t for t in run.ranks if t.summary.rank in loads), key=lambda t: loads[t.summary.rank])
     words = run.step_words
@@ -117,7 +117,7 @@ def hidden_loading(
     )
     evidence = [
         Evidence(Fact.WAITS_FOR_INPUT_BEHIND_LATE_RANKS, waits_ms, words.unit("ms")),
-        Evidence(Fact.STEP, stored(behind.step_ms), "ms"),
+        Evidence(Fact.STEP, stored(behind.step_ms), "ms", subject=words.noun),
         *loading_evidence(worst, words),
     ]
     if by_workers:
@@ -291,7 +291,7 @@ def judge_outside_torch(inputs: Inputs) -> Verdict:
     claim = OutsideTorch(window=words is WINDOW, rank=rank, ms=ms, step=stored(step), pct=stored(pct))
     evidence = (
         Evidence(Fact.BUCKET, ms, words.unit("ms"), rank=rank, subject="idle_host"),
-        Evidence(Fact.STEP, stored(step), "ms"),
+        Evidence(Fact.STEP, stored(step), "ms", subject=words.noun),
     )
     found = OUTSIDE_TORCH.finding(graded, confidence, claim, evidence, ranks=[rank], impact_ms=ms, cause="host")
     return OUTSIDE_TORCH.verdict(found)

@@ -149,7 +149,7 @@ def evidence_of(worst: Part, own: Sequence[Part], words: StepWords, saved: float
     found = [
         Evidence(Fact.EXPOSED_COPIES, stored(worst.ms), words.unit("ms"), rank=rank),
         Evidence(Fact.EXPOSED_COPIES_PCT, round(worst.pct, 1), "%", bound, rank=rank),
-        Evidence(Fact.STEP, stored(worst.step_ms), "ms"),
+        Evidence(Fact.STEP, stored(worst.step_ms), "ms", subject=words.noun),
     ]
     if saved:  # else nothing says how fast the link is
         found.append(Evidence(Fact.SAVED_FROM_PINNED, saved, words.unit("ms")))
@@ -157,7 +157,7 @@ def evidence_of(worst: Part, own: Sequence[Part], words: StepWords, saved: float
         shares = sorted(part.pct for part in own)
         middle = shares[len(shares) // 2]
         found.append(Evidence(Fact.EXPOSED_COPIES_SPREAD, f"{shares[0]:.1f} / {middle:.1f} / {shares[-1]:.1f}", "%"))
-    for kind in copies.kinds[:3]:
+    for kind in (one for one in copies.kinds[:3] if one.exposed_ns.any()):  # else another kind hides it
         way = "to the device" if kind.direction == "to_device" else "to the host"
         name = short_name(kind.region or kind.operator or "no operator", _LONGEST)
         subject, ms = f"{_MEMORY[kind.memory]}copies {way} in {name}", stored(mean_ms(kind.exposed_ns))

@@ -103,7 +103,7 @@ class _Part(Struct, frozen=True):
         once = not call[1] if call else self.count <= _FIRST * self.held.launches
         if self.steps == 1 and once:  # a cold program's first launches are many
             return FIRST_USE
-        return PLANS if self.held.launches and not call else CALLS
+        return PLANS if self.held.launches and not call else ON_CPU if COMPUTES.match(self.held.name) else CALLS
 
 
 def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
@@ -312,7 +312,7 @@ def _evidence(
         Evidence(Fact.BUCKET, stored(worst.ms), words.unit("ms"), rank=rank, subject=kind.bucket),
         Evidence(Fact.BUCKET_PCT, round(worst.pct, 1), "%", kind.bounds[0], rank=rank, subject=kind.bucket),
         Evidence(Fact.BUCKET_PCT_SPREAD, spread, "%", subject=kind.bucket),
-        Evidence(Fact.STEP, stored(worst.step_ms if worst.bounded else recorded_step_ms), "ms"),
+        Evidence(Fact.STEP, stored(worst.step_ms if worst.bounded else recorded_step_ms), "ms", subject=words.noun),
         *(() if saved is None else (Evidence(Fact.SAVED_WITHOUT_IT, stored(saved), words.unit("ms")),)),
         *([Evidence(Fact.RECORDED, stored(worst.recorded_ms), words.unit("ms"), rank=rank)] if worst.bounded else []),
         *kind.detail(worst.times, words),

@@ -310,7 +310,7 @@ def seen_waiting_ms(times: RankTimes, whole: WholeRun | None) -> float:
     if whole is None:
         return 0.0
     loading = [one for one in whole.host.get(times.summary.rank, ()) if one.does == "input"]
-    took = times.summary.host.input_ms / max(len(times.duration), 1)
+    took = times.loading_ms
     if not took or sum(one.looks for one in loading) < _LEAST_LOOKS:
         return 0.0
     return sum(one.ms for one in loading) * min(times.mean_ms("idle_input") / took, 1.0)
@@ -338,11 +338,10 @@ _AS_SLOW = 0.5  # of the step
 
 def loading_evidence(times: RankTimes, words: StepWords) -> tuple[Evidence, ...]:
     """The time in data loading, device busy or not, and what it was seen as."""
-    host = times.summary.host
-    steps = max(len(times.duration), 1)
+    rank, names = times.summary.rank, times.summary.host.input_names
     return (
-        Evidence(Fact.TIME_IN_DATA_LOADING, stored(host.input_ms / steps), words.unit("ms"), rank=times.summary.rank),
-        Evidence(Fact.SEEN_AS, ", ".join(host.input_names)[:200], rank=times.summary.rank),
+        Evidence(Fact.TIME_IN_DATA_LOADING, stored(times.loading_ms), words.unit("ms"), rank=rank),
+        Evidence(Fact.SEEN_AS, ", ".join(names)[:200], rank=rank),
     )
 
 

@@ -205,7 +205,7 @@ class Basis(Struct, frozen=True):
         if self.recorded is None:
             return ()
         recorded = Evidence(Fact.RECORDED, stored(self.recorded.exposed), words.unit("ms"))
-        return Evidence(Fact.STEP, stored(self.step_ms), "ms"), recorded
+        return Evidence(Fact.STEP, stored(self.step_ms), "ms", subject=words.noun), recorded
 
 
 def basis_of(run: CrossRank, undisturbed: Undisturbed | None, host_ms: float | None) -> Basis | None:

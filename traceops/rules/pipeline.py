@@ -48,8 +48,8 @@ class PipelineClaim(Claim, frozen=True):
 
 
 class UnevenStage(PipelineClaim, frozen=True, kw_only=True):
-    """The slowest stage of a pipeline and `count` others; times in ms, of one step. way: how `then` is reached. slower:
-    times as long as the others take for the same kernels. moved: percent of its blocks, to `faster` ranks."""
+    """The slowest stage of a pipeline and `count` others; ms of one step. way: how `then` is reached; most: saved where
+    that is not known. slower: times as long as the others for the same kernels. moved: percent, to `faster` ranks."""
 
     stage: int
     rank: int
@@ -61,6 +61,7 @@ class UnevenStage(PipelineClaim, frozen=True, kw_only=True):
     step: float | None = None
     then: float | None = None
     pct: float | None = None
+    most: float | None = None
     slower: float | None = None
     moved: float | None = None
     faster: tuple[int, ...] = ()
@@ -208,9 +209,9 @@ def without_replay(rule: Rule, run: CrossRank, least_pct: float) -> Verdict:
     if 100 * _for_the_slowest(worst) < least_pct or worst.is_slow_rank:
         return rule.not_evaluated(reason("pipeline", "no_replay"))
     claim = _uneven(worst, words)
+    claim = replace(claim, most=stored(min(claim.waiting, _beyond_mean(worst) / 1e6)))  # the others get its work
     evidence = [*_waiting(worst, words), *_work(worst, words)]
-    impact = stored(claim.waiting)
-    return rule.verdict(rule.finding("warning", "medium", claim, evidence, ranks=[rank], impact_ms=impact))
+    return rule.verdict(rule.finding("warning", "medium", claim, evidence, ranks=[rank], impact_ms=claim.most))
 
 
 def _for_the_slowest(bubble: Bubble) -> float:

@@ -99,16 +99,16 @@ def evidence_of(
     """What a late rank costs, ms: `step` and `saved` are means in ns, as `mean_over` takes them. shared: the saving is
     that of evenly shared work, which has evidence of its own: a finding has one."""
     rank, words = straggler.rank, run.step_words
-    total = sum(straggler.caused.values()) or 1.0
-    split = " / ".join(f"{100 * straggler.caused[cause] / total:.0f}" for cause in CAUSES)
     least, waiting = least_share(len(run.ranks)), waiting_ms(run, straggler, sometimes=sometimes)
     found = [
         Evidence(Fact.WAITING_FOR_IT, stored(waiting), words.unit("ms") + " and rank", rank=rank),
-        Evidence(Fact.SHARE_OF_ALL_WAITING, round(100 * straggler.share, 1), "%", round(100 * least, 1), rank),
-        Evidence(Fact.CAUSE_SPLIT, split, "%", rank=rank),
         Evidence(Fact.LATE_STEPS, f"{len(straggler.late_steps)} of {len(straggler.saved)}", rank=rank),
         Evidence(Fact.CHANCE, round(straggler.chance, 4), "probability", CHANCE, rank),
     ]
+    if total := sum(straggler.caused.values()):
+        split = " / ".join(f"{100 * straggler.caused[cause] / total:.0f}" for cause in CAUSES)
+        share = Evidence(Fact.SHARE_OF_ALL_WAITING, round(100 * straggler.share, 1), "%", round(100 * least, 1), rank)
+        found[1:1] = [share, Evidence(Fact.CAUSE_SPLIT, split, "%", rank=rank)]
     if not shared:
         found[:0] = [
             Evidence(Fact.SAVED_AT_PEERS_PACE, stored(saved / 1e6), words.unit("ms"), stored(step / 1e6 * 0.1), rank),

@@ -58,7 +58,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
         )
         evidence = [
             Evidence(fact, stored(one.waited_ms), "ms/step", rank=one.rank),
-            Evidence(Fact.STEP, stored(one.step_ms), "ms"),
+            Evidence(Fact.STEP, stored(one.step_ms), "ms", subject="step"),
         ]
         ranks, impact = [one.rank], stored(one.saved_ms)
         found.append(

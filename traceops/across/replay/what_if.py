@@ -207,6 +207,7 @@ def measure_what_if(
     step_ns: float | None = None,
     pace: float = 1.0,
     by_device: tuple[int, ...] = (),
+    through_host: bool = False,
 ) -> WhatIf:
     """Replay the changes that are always of interest, and each of `rank_sets` run as their peers do.
 
@@ -215,14 +216,13 @@ def measure_what_if(
     `uneven` are ranks that have more to do than their peers: then the cure is to share all of the work, and not
     that everybody has as little of it as the median rank. `step_ns` is the mean typical step as measured. `pace` is
     what their computation would take at the best pace of any of them, over what it takes. `by_device` is the set whose
-    devices are why all wait for it: hosts may then take over.
+    devices are why all wait for it: hosts may then take over. `through_host`: hosts move the data; nobody knows how
+    long they wait for it.
     """
     graph = replays.graph
-    changes = {
-        NO_COMMUNICATION: Scenario(transfer=graph.transfer * 0),
-        NO_LOADING: Scenario(without=LOADING),
-        HOST_IN_TIME: Scenario(without=HOST),
-    }
+    changes = {NO_LOADING: Scenario(without=LOADING), HOST_IN_TIME: Scenario(without=HOST)}
+    if not through_host:
+        changes[NO_COMMUNICATION] = Scenario(transfer=graph.transfer * 0)
     if reference_ns is not None:
         changes[REFERENCE] = Scenario(transfer=np.minimum(graph.transfer, reference_ns))
     roles = {id(role): role for role in graph.roles.values()}  # a role of thousands of ranks is hashed long

@@ -15,7 +15,7 @@ from traceops.core.words import WINDOW
 from traceops.render.report.coverage import check_of
 from traceops.render.report.whole_run import undisturbed_of
 from traceops.report.model import Report
-from traceops.rules.idle import HOST_BOUND
+from traceops.rules.idle import HOST_BOUND, INPUT_BOUND
 from traceops.rules.registry import Family, family_of, rule_of
 from traceops.rules.stragglers import SLOW_GROUP
 from traceops.rules.validity_time import UNALIGNED_CLOCKS
@@ -206,8 +206,9 @@ def _replayed(report: Report, finding: Finding) -> Cure | None:
 
 
 def _rule_cure(report: Report, finding: Finding) -> Cure | None:
-    """What a rule's own words for a cure stand for: the impact, off the step of the rank that it is measured on. Of a
-    host that launches late it is the best that a fix may come to, and of a window, in which it may come once."""
+    """What a rule's own words for a cure stand for: the impact, off the step of the rank that it is measured on. It is
+    the best that a fix may come to of a host that launches late, of loaders where nothing tells how many workers would
+    be enough (taking their batches is a part of it), and of a window, in which it may come once."""
     rule, saved = rule_of(finding.rule), finding.impact_ms
     if rule is None or not rule.cured or saved is None or not finding.ranks:
         return None
@@ -219,7 +220,8 @@ def _rule_cure(report: Report, finding: Finding) -> Cure | None:
         step = sum(own) / len(own) if own else None
     if step is None or saved > step:
         return None
-    if finding.rule == HOST_BOUND.id or report.summary.step_words is WINDOW:
+    unsure = finding.rule == INPUT_BOUND.id and not (finding.facts or {}).get("need")
+    if finding.rule == HOST_BOUND.id or unsure or report.summary.step_words is WINDOW:
         return Cure(step, step, step - saved)
     return Cure(step, step - saved)
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from traceops.core.claims import first_phrase, phrases
 from traceops.core.rank_files import round_steps
-from traceops.core.units import number_text
+from traceops.core.units import digits_text, number_text
 from traceops.core.words import BUCKETS as BUCKET_WORDS
 from traceops.core.words import STEP, STEPS_FOUND, WINDOW, StepWords, steps_found_text
 from traceops.render.cells import Cell
@@ -88,7 +88,7 @@ def speed_text(report: Report) -> str:
     parts = [f"{number_text(value)} {unit}" for value, unit in known if value is not None]
     if (flops := report.summary.flops) is not None and flops.mfu_pct is not None:
         recorded = "" if report.summary.plain_ms else " as recorded"
-        parts.append(f"MFU {flops.mfu_pct:.1f} %{recorded} ({_of_peak(flops)})")
+        parts.append(f"MFU {digits_text(flops.mfu_pct, 3)} %{recorded} ({_of_peak(flops)})")
     elif flops is not None and flops.tflops_per_s is not None:
         parts.append(f"{number_text(flops.tflops_per_s)} TFLOP/s a rank")
     return ", ".join(parts)
@@ -101,7 +101,7 @@ def speed_facts(report: Report) -> list[tuple[str, Cell]]:
     if (flops := report.summary.flops) is None or report.run.device_type != "cuda":
         return facts
     if flops.mfu_pct is not None:
-        return [*facts, ("MFU", Cell(f"{flops.mfu_pct:.1f} %", f"{_of_peak(flops)}; {flops.peak_source}"))]
+        return [*facts, ("MFU", Cell(f"{digits_text(flops.mfu_pct, 3)} %", f"{_of_peak(flops)}; {flops.peak_source}"))]
     key = flops.why or ("no_precision" if flops.precision is None else "no_peak")
     why = say("speed", key, precision=flops.precision, device=flops.device or say("speed", "these"))
     return [*facts, ("MFU", Cell("–", f"not known: {why}", "unknown"))]
