@@ -163,8 +163,9 @@ def _causes(threads, device, following, start, end, held):
     waits = sorted((one["ts"], one["end"]) for row in (*blocking, *copying) if (one := row["read"])["end"] > since)
     reached = since
     for begin, over in waits:
-        begin, over = max(begin, reached), min(over, host_until)
-        left, reached = left + max(over - begin, 0), max(reached, over)
+        if begin <= start:  # a later one waits for nothing
+            begin, over = max(begin, reached), min(over, host_until)
+            left, reached = left + max(over - begin, 0), max(reached, over)
     held[launch["tid"]] = host_until, max(left - (host_until - start), 0)
     most = min(left, host_until - start) if blocked else 0
     synced = int((~painted[:most]).sum())

@@ -245,8 +245,12 @@ def _calls(
 def _regions(host: HostRows, steps: StepBounds) -> tuple[tuple[str, float], ...]:
     """Total time by name of annotations and of operators inside no other operator, ms. Without what an operator waits
     inside for a collective: DTensor's `aten::add` does so where its operand is partial."""
-    events, rows = host.events, _inside_steps(host.events, _region_rows(host), steps)
-    total = np.bincount(events.name.take(rows), weights=events.dur.take(rows), minlength=len(events.names))
+    events, rows = host.events, _region_rows(host)
+    begin = events.ts[rows].clip(min=int(steps.host_start[0]) if len(steps) else NEVER)  # a window cuts what it is in
+    inside = union(steps.host_start, steps.host_end).holds(begin) & (begin < events.end[rows])
+    total = np.bincount(
+        events.name[rows[inside]], (events.end[rows] - begin)[inside], minlength=len(events.names)
+    ).astype(np.float64)
     waits = _inside_steps(events, rows_named(events, _WAITS), steps)
     around = host.nesting.outermost_around(waits)
     waits, around = waits[around >= 0], host.nesting.rows[around[around >= 0]]
@@ -306,7 +310,7 @@ def _inside_steps(events: Events, rows: Int, steps: StepBounds) -> Int:
 
 LONG_NS = 200_000  # a stretch without any begin or end: a launch takes 2 to 50 µs, recorded
 UNSEEN_NS = 1_000_000  # the same outside of all events: Python between two operators takes less
-_MOST = 8
+_MOST = 64  # kinds: the sum of their idle time is reported too
 _MOST_WORK = 3
 
 

@@ -174,9 +174,11 @@ def _no_longer_than_blocked(host: HostRows, late: Intervals, thread: Int, synced
         own = rows[events.tid[rows] == tid]
         gaps = (thread == tid).nonzero()[0]
         blocked = union(events.ts[own], events.ts[own] + events.dur[own])
-        ends = late.end[gaps]
-        first = min(int(blocked.start[0]), int(ends[0])) if len(blocked) else int(ends[0])
-        won = blocked.within(np.concatenate(([first], ends[:-1])), ends)
+        start, ends = late.start[gaps], late.end[gaps]
+        first = blocked.start[:1].clip(max=start[0]) if len(blocked) else start[:1]
+        # A call that begins while the device has nothing to do waits for nothing.
+        over = np.append(0, blocked.end)[blocked.start.searchsorted(start, side="right")]
+        won = blocked.within(np.append(first, ends[:-1]), over.clip(start, ends))
         left = (won - length[gaps]).cumsum()
         before = np.concatenate(([0], (left - np.minimum(np.minimum.accumulate(left), 0))[:-1]))
         before = np.minimum(before, OWN_WORK_NS)

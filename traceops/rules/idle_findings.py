@@ -59,6 +59,7 @@ def optimizer_time(times: RankTimes, idle_ms: float) -> tuple[str, float] | None
 # TO-I001 where the host does few long things, not many short ones: what, and that more work a launch is no cure.
 
 CALLS = "long_calls"
+MEMORY = "takes_memory"
 PLANS = "plans_again"
 UNSEEN = "nothing_recorded"
 RECORDS = "records"
@@ -76,6 +77,7 @@ _FIRST = 10.0  # calls of operators that launch
 _NO_WORK = re.compile(r"aten::|CompiledFunction|Torch-Compiled Region")  # by itself: some of aten, and what runs Python
 # What may load a kernel or start a library, as cudaFree does: others take or pin memory, wait, or make a graph.
 _CALL = re.compile(r"(?:cuda|hip|cu)(?=[A-Z])\w*?(Alloc|Register|Synchronize|Memcpy|Memset|Graph|$)")
+_TAKES = ("Alloc", "Register")
 
 
 class _Part(Struct, frozen=True):
@@ -100,6 +102,8 @@ class _Part(Struct, frozen=True):
         if self.held.unseen or (_NO_WORK.match(self.held.name) and not COMPUTES.match(self.held.name)):
             return UNSEEN
         call = _CALL.match(self.held.name)
+        if call and (call[1] in _TAKES if call[1] else self.count >= _OFTEN and ALLOCATES.search(self.held.name)):
+            return MEMORY
         once = not call[1] if call else self.count <= _FIRST * self.held.launches
         if self.steps == 1 and once:  # a cold program's first launches are many
             return FIRST_USE
