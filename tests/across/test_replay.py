@@ -38,7 +38,7 @@ from measured_runs import BUILDERS, CAUSES, GPU_BOUND, HOST_BOUND, across, hosts
 
 from tests.across.pipelines import one_forward_one_backward, write_pipeline
 from traceops.across.copies import CHANGES, exposed_copies
-from traceops.across.cross_rank import measure_across
+from traceops.across.cross_rank import measure_across, no_replay
 from traceops.across.loading import loader_paces
 from traceops.across.replay.cure import usual_program
 from traceops.across.replay.graph import paced
@@ -111,6 +111,16 @@ def check_reproduced(run):
         apart = again.edges[rank] - edges
         assert np.abs(apart - apart[0]).max() < 0.02 * step * len(edges)
     assert measured.replay.what_if.measured_ns.mean() == pytest.approx(step, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("world", "events", "why"), [(None, 2, "other_ranks_missing"), (None, 0, "one_rank"), (1, 2, "one_rank")]
+)
+def test_a_trace_that_exchanges_data_is_not_called_the_only_one(world, events, why):
+    """'this run has one rank' above 11.9 ms of gloo:all_reduce, where nothing tells how many there are."""
+    times = SimpleNamespace(summary=SimpleNamespace(meta=SimpleNamespace(world_size=world)))
+    run = SimpleNamespace(replay=None, ranks=[times], world=1, matching=SimpleNamespace(events=events))
+    assert no_replay(run) == why
 
 
 @pytest.mark.slow

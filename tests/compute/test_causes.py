@@ -601,6 +601,13 @@ def test_forward_passes_in_turn_are_small_batches(tmp_path, requests):
         assert found["too_small_batch"].launches == pytest.approx(26 * 7)
 
 
+def test_rows_of_a_small_batch_are_those_of_one_product(tmp_path):
+    heads = op("aten::bmm", tensor((64, 8, 64)), tensor((64, 64, 8)), us=2)
+    layer = [product(8, 512, 512, us=3), heads, *[op(f"aten::{name}", tensor((8, 512)), us=2) for name in "abcdef"]]
+    found = losses(tmp_path, [op("aten::first", us=2), *layer * 20], host_us=30)
+    assert found["too_small_batch"].sizes == (8,)
+
+
 def test_passes_between_which_an_optimizer_changes_the_weights_are_no_batch(tmp_path):
     layer = [product(197, 192, 768, us=4), op("aten::gelu", tensor((197, 768)), us=2), product(197, 768, 192, us=4)]
     back = op("aten::mm", tensor((768, 197)), tensor((197, 192)), us=4, inside=(NODE + "MmBackward0",))

@@ -60,6 +60,8 @@ def test_a_recompilation_is_named_and_weighs_nothing_in_the_typical_step(recompi
     claim = claim_of(found, LongSteps)
     assert (claim.unlike, claim.share, claim.once) == (1, None, False)
     assert found.impact_ms is None
+    longer = [e.value for e in found.evidence if e.fact is Fact.HOST_LONGER_IN]
+    assert longer and min(longer) > 100, "'host longer in c10d::_allgather_base_ 3.0 ms' of 2017"
 
 
 def test_what_all_ranks_do_is_told_of_all(recompiling):

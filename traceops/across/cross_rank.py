@@ -230,7 +230,8 @@ def no_replay(run: CrossRank) -> NoReplay | None:
     if run.replay is not None:
         return None
     if len(run.ranks) < 2:
-        return "other_ranks_missing" if run.world > 1 else "one_rank"
+        told = any(times.summary.meta.world_size for times in run.ranks)
+        return "other_ranks_missing" if run.world > 1 or (run.matching.events and not told) else "one_rank"
     if not run.matching.events:
         return "no_collectives"
     return "no_common_step" if run.split else "nothing_matched"

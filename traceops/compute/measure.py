@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import groupby, product
+from operator import attrgetter
 
 import numpy as np
 from msgspec import Struct
@@ -212,9 +213,9 @@ def find_loops(kernels: Kernels) -> list[LoopPart]:
 
 def _small_batch(kernels: Kernels) -> list[Loss]:
     """Products of few rows with large weights: what a batch several times as large saves for the same work."""
-    products = [one for one in kernels.all if one.work.product is not None and one.work.bytes is not None]
-    forward = [one.work.product for one in products if not one.use.node and one.work.product]
-    if time_of(one for one in kernels.all if one.kind == "convolution") > time_of(products):
+    products = [(one, of) for one in kernels.all if (of := one.work.product) and one.work.bytes is not None]
+    forward = [of for one, of in products if not one.use.node]
+    if time_of(one for one in kernels.all if one.kind == "convolution") > time_of(one for one, _ in products):
         return []
     rows = [product.rows * product.batch for product in forward]
     if not rows or max(rows) > _ROWS or sum(p.right.numel < p.left.numel for p in forward) > 0.2 * len(forward):
@@ -226,10 +227,8 @@ def _small_batch(kernels: Kernels) -> list[Loss]:
             after += one.ns / _LARGER
         else:
             after += min(one.calls * batched_ns(one, _LARGER, kernels.gpu) / _LARGER, one.ns)
-    launches = kernels.launches * (1 - 1 / _LARGER)
-    return [
-        Loss("too_small_batch", max(kernels.busy_ns - after, 0.0), kernels.busy_ns, launches, (), (max(rows), _LARGER))
-    ]
+    launches, sizes = kernels.launches * (1 - 1 / _LARGER), (max(map(attrgetter("rows"), forward)),)
+    return [Loss("too_small_batch", max(kernels.busy_ns - after, 0.0), kernels.busy_ns, launches, (), sizes)]
 
 
 def batched_ns(one: Judged, times: float, gpu: attainable.Gpu, *, shared: bool = True) -> float:

@@ -232,7 +232,7 @@ def _form(loss: Loss) -> str:
     form = "_several" if loss.cause == "low_occupancy" and len(loss.operators) > 1 else ""
     if not loss.sizes:
         form = "_unsized"
-    elif loss.cause == "too_small_batch" and loss.sizes[0] == loss.sizes[-1]:
+    elif loss.cause == "too_small_batch" and len(loss.sizes) > 1:
         form = "_passes"
     key = f"{loss.cause}{form}"
     return key if f"form.{key}" in texts("compute", "kernel_loss") else loss.cause

@@ -232,7 +232,7 @@ class StepBounds(Bounds, frozen=True):
 
 BOUNDS = StepBounds()
 _UNLIKE = 1.5  # times the typical step, as docs/metrics.md has it
-_MOST_NAMED = 3
+_MOST_NAMED, _NAMED_PART = 3, 0.1  # regions, of what the step takes longer
 _MOST_OF_TIME = 50.0  # percent of what was timed: rarely or often, such steps are most of it
 _SEVERAL = 5  # steps: of fewer any may be the usual one
 _ALSO = 0.5  # of what the worst rank does more: another does it too
@@ -379,15 +379,14 @@ def _evidence(odd: _Odd, impact: float | None) -> list[Evidence]:
     if odd.worst.summary.on_gpu and (kernels >= MORE_WORK * usual or usual >= MORE_WORK * kernels):
         evidence.append(Evidence(Fact.KERNELS, round(kernels), "a step", rank=rank, peers=round(usual)))
     if odd.held:
-        held, ms = odd.held
-        evidence.append(Evidence(Fact.WAITS_FOR_CORE_BEYOND_TYPICAL, stored(ms), "ms", rank=held))
+        evidence.append(Evidence(Fact.WAITS_FOR_CORE_BEYOND_TYPICAL, stored(odd.held[1]), "ms", rank=odd.held[0]))
     longest = max(odd.every, key=lambda number: step_ms(odd.run, number))
-    extra = [one for one in odd.worst.summary.host.extra if one.step == longest]
-    evidence += [
+    least = _NAMED_PART * longer_ms(odd.run, longest)
+    extra = [one for one in odd.worst.summary.host.extra if one.step == longest and one.ms >= least]
+    return evidence + [
         Evidence(Fact.HOST_LONGER_IN, stored(one.ms), "ms", rank=rank, step=one.step, subject=one.name)
         for one in extra[:_MOST_NAMED]
     ]
-    return evidence
 
 
 def causes_of_unlike(inputs: Inputs) -> dict[str, int]:
