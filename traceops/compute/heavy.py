@@ -472,13 +472,15 @@ def find_idle_processors(kernels: Kernels) -> None:
                 few.append((one, tiles))
         elif leaves_idle(one, kernels) and one.kind not in ("product", "attention", "copy"):
             few.append((one, one.use.blocks))
-    saved = 0.0
+    saved = taken = 0.0
     for one, blocks in few:
         share = _OF_IDLE if blocks > processors // 4 else 1.0  # of so few, each has far too much to do
-        saved += share * min(one.ns * (1 - blocks / processors), one.over_ns or one.ns)
+        ns = one.use.kernels[one.use.main_kernel][1] * one.calls / one.use.calls  # others of it may have many blocks
+        saved += share * min(ns * (1 - blocks / processors), one.over_ns or ns)
+        taken += ns
     if few and saved > 0.014 * kernels.busy_ns:
         most = max(few, key=lambda of: of[0].ns)[1]
-        kernels.claim("low_occupancy", [one for one, _ in few], saved, sizes=(most, processors))
+        kernels.claim("low_occupancy", [one for one, _ in few], saved, sizes=(most, processors), ns=taken)
 
 
 _MUCH_OVER = 0.75  # of its time
