@@ -361,7 +361,29 @@ def test_memory_that_is_pinned_is_no_kernel_that_is_loaded(tmp_path):
     """One step with a cudaHostAlloc of 5 ms was told to record later steps."""
     found = found_host_bound(small(tmp_path, [row("cudaHostAlloc", "cuda_runtime", 2_050, 5_000)], steps=1))
     assert claim_of(found, HostBound).first.what == "cudaHostAlloc" and "loads a kernel or starts" not in found.advice
-    assert "pins memory" in found.advice
+    assert "pin memory" in found.advice
+
+
+def test_memory_that_is_taken_again_and_again_is_no_first_use(tmp_path):
+    """Of ten equal calls that each took and freed memory in one window: 'Record later steps'."""
+    rows = [row(f"cuda{'Malloc' if at % 2 else 'Free'}", "cuda_runtime", 2_050 + 900 * at, 800) for at in range(6)]
+    assert "torch's allocator" in found_host_bound(small(tmp_path, rows, steps=1)).advice
+
+
+def test_the_time_in_long_stretches_is_of_all_kinds_of_them(tmp_path):
+    """It was the sum of the eight largest kinds."""
+    rows = [row("aten::op", "cpu_op", 2_050, 950)]
+    rows += [row(f"aten::op{at}", "cpu_op", 3_050 + 440 * at, 400) for at in range(11)]
+    claim = claim_of(found_host_bound(small(tmp_path, rows)), HostBound)
+    assert claim.held == pytest.approx(0.95 + 11 * 0.4, abs=0.01)
+
+
+def test_an_optimizer_that_begins_before_the_window_is_named(tmp_path):
+    rows = [one for at in range(9) for one in launched(1_000 * at, 20, at + 1, "aten::add_")]
+    rows.append(row("Optimizer.step#Own.step", "user_annotation", -50, 9_000))
+    (tmp_path / "trace.json").write_text(json.dumps({"deviceProperties": GPU, "traceEvents": rows}))
+    found = found_host_bound(analyze(tmp_path / "trace.json"))
+    assert claim_of(found, HostBound).optimizer == "Optimizer.step#Own.step"
 
 
 @pytest.mark.parametrize(
