@@ -370,7 +370,9 @@ def _find_float32_training(kernels: Kernels) -> None:
         if gain > 0:
             uses.append(one)
             saved += gain
-    saved += _gain_of_fused_attention(kernels)
+    unfused = time_of(one for one in kernels.all if one.cause == "unfused_attention" and _is_float(one))
+    left = unfused - sum(loss.device_ns for loss in kernels.losses if loss.cause == "unfused_attention")
+    saved += max(left, 0.0) * (1 - 1 / _FUSED_IN_FLOAT)  # of attention, once it is fused
     if kernels.training:
         saved -= _cast_ns(uses, kernels)
     if not {"product", "convolution", "attention"} & {one.kind for one in uses} or saved <= 0.05 * kernels.busy_ns:
@@ -380,13 +382,6 @@ def _find_float32_training(kernels: Kernels) -> None:
     if any(before):  # where TF32 is the other fix, all of them stay free for other causes
         for one, cause in zip(uses, before, strict=True):
             one.cause = cause
-
-
-def _gain_of_fused_attention(kernels: Kernels) -> float:
-    """What 16 bits save of attention in float32 once it is fused."""
-    unfused = time_of(one for one in kernels.all if one.cause == "unfused_attention" and _is_float(one))
-    left = unfused - sum(loss.device_ns for loss in kernels.losses if loss.cause == "unfused_attention")
-    return max(left, 0.0) * (1 - 1 / _FUSED_IN_FLOAT)
 
 
 def _cast_ns(uses: list[Judged], kernels: Kernels) -> float:
