@@ -572,6 +572,18 @@ def test_long_kernels_of_few_blocks_leave_processors_idle(tmp_path, blocks, shar
         assert found["float32_training"].ns == 990e3  # whose fix does nothing about it
 
 
+def test_of_an_operator_only_the_kernel_of_few_blocks_counts(tmp_path):
+    path = write(tmp_path / "trace.json", [op("aten::native_batch_norm", tensor(MB8, FLOAT), us=5000, grid=8)] * 3)
+    trace = json.loads(path.read_text())
+    for event in [one for one in trace["traceEvents"] if one["cat"] in ("kernel", "cuda_runtime")]:
+        args = {**event["args"], "correlation": event["args"]["correlation"] + 1000, "grid": [9000, 1, 1]}
+        other = {"name": "transform", "dur": 1000, "args": args} if event["cat"] == "kernel" else {"args": args}
+        trace["traceEvents"].append({**event, "ts": event["ts"] + 0.4, **other})
+    path.write_text(json.dumps(trace))
+    (loss,) = measure_compute(*launched_of(path)).losses
+    assert (loss.cause, loss.ns) == ("low_occupancy", 15e6)
+
+
 def test_casts_around_a_few_float32_products_go_with_them(tmp_path):
     rows, width = 8192, 2048
     up = op("aten::copy_", tensor((rows, width), FLOAT), tensor((rows, width)), us=50)

@@ -370,9 +370,7 @@ def _find_float32_training(kernels: Kernels) -> None:
         if gain > 0:
             uses.append(one)
             saved += gain
-    unfused = time_of(one for one in kernels.all if one.cause == "unfused_attention" and _is_float(one))
-    left = unfused - sum(loss.device_ns for loss in kernels.losses if loss.cause == "unfused_attention")
-    saved += max(left, 0.0) * (1 - 1 / _FUSED_IN_FLOAT)  # of attention, once it is fused
+    saved += _gain_of_fused_attention(kernels)
     if kernels.training:
         saved -= _cast_ns(uses, kernels)
     if not {"product", "convolution", "attention"} & {one.kind for one in uses} or saved <= 0.05 * kernels.busy_ns:
@@ -382,6 +380,13 @@ def _find_float32_training(kernels: Kernels) -> None:
     if any(before):  # where TF32 is the other fix, all of them stay free for other causes
         for one, cause in zip(uses, before, strict=True):
             one.cause = cause
+
+
+def _gain_of_fused_attention(kernels: Kernels) -> float:
+    """What 16 bits save of attention in float32 once it is fused."""
+    unfused = time_of(one for one in kernels.all if one.cause == "unfused_attention" and _is_float(one))
+    left = unfused - sum(loss.device_ns for loss in kernels.losses if loss.cause == "unfused_attention")
+    return max(left, 0.0) * (1 - 1 / _FUSED_IN_FLOAT)
 
 
 def _cast_ns(uses: list[Judged], kernels: Kernels) -> float:
@@ -467,13 +472,15 @@ def find_idle_processors(kernels: Kernels) -> None:
                 few.append((one, tiles))
         elif leaves_idle(one, kernels) and one.kind not in ("product", "attention", "copy"):
             few.append((one, one.use.blocks))
-    saved = 0.0
+    saved = taken = 0.0
     for one, blocks in few:
         share = _OF_IDLE if blocks > processors // 4 else 1.0  # of so few, each has far too much to do
-        saved += share * min(one.ns * (1 - blocks / processors), one.over_ns or one.ns)
+        ns = one.use.kernels[one.use.main_kernel][1] * one.calls / one.use.calls  # others of it may have many blocks
+        saved += share * min(ns * (1 - blocks / processors), one.over_ns or ns)
+        taken += ns
     if few and saved > 0.014 * kernels.busy_ns:
         most = max(few, key=lambda of: of[0].ns)[1]
-        kernels.claim("low_occupancy", [one for one, _ in few], saved, sizes=(most, processors))
+        kernels.claim("low_occupancy", [one for one, _ in few], saved, sizes=(most, processors), ns=taken)
 
 
 _MUCH_OVER = 0.75  # of its time
