@@ -14,12 +14,13 @@ from changed import replace
 from generated_run import HostWork, Size, ddp, simulate, write_traces
 
 from traceops.across.agreed_steps import as_one_window
+from traceops.across.rank_times import RankTimes
 from traceops.across.run_use import MachineUse
 from traceops.core.claims import claim_of
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence, Finding
-from traceops.core.words import WINDOW
-from traceops.measure.host import HeldLaunches
+from traceops.core.words import STEP, WINDOW
+from traceops.measure.host import BlockingCall, HeldLaunches
 from traceops.measure.ledger import BUCKETS
 from traceops.measure.summary import summarize
 from traceops.pipeline import conclude
@@ -28,7 +29,7 @@ from traceops.pipeline.mapping.summary_file import check_summary
 from traceops.render.report.card import card_of
 from traceops.render.report.coverage import unjudged_sentence
 from traceops.rules.idle import BLOCKED_ON_DEVICE, INPUT_BOUND, of_storage, of_synchronize
-from traceops.rules.idle_findings import FIRST_USE, _Part
+from traceops.rules.idle_findings import FIRST_USE, _Part, blocking_calls
 from traceops.rules.idle_time import BlockedOnDevice, Held, HostBound, InputBound, few_steps, idle_of, in_time_ms
 from traceops.traces.discover import TraceFile
 
@@ -712,3 +713,11 @@ def test_the_many_first_launches_of_a_cold_program_are_no_operator_on_the_cpu():
     """33 calls of cudaLaunchKernel took 5.6 s of a window: 'move tensors to the device'."""
     held = HeldLaunches("cudaLaunchKernel", "", np.array([5_559_000_000]), np.array([33]))
     assert _Part(held, 5_559.0, 33.0, 1).advice == FIRST_USE
+
+
+def test_calls_of_steps_that_are_left_out_are_none_of_a_typical_one():
+    """22.7 calls a step, all of evaluations that are left out, and 3.1 ms after them, of 0.58 ms after all calls."""
+    call = BlockingCall("cudaMemcpyAsync", "", 5, 1.0, (5, 0), (4_000_000, 1_000_000))
+    summary = SimpleNamespace(rank=0, host=SimpleNamespace(blocking=(call,)))
+    times = RankTimes(summary, np.zeros(2), {}, np.array([False, True]), None, None, None)
+    assert [(one.fact, one.value) for one in blocking_calls(times, STEP)] == [(Fact.IDLE_AFTER, 1.0)]

@@ -59,16 +59,17 @@ class RankTimes(Struct, frozen=True, dict=True):
     @property
     def recording_ms(self) -> float:
         """The most that recording takes of a step on this host, ms: mean over the typical steps; 0 where not known."""
-        return self._of_host(self.summary.host.recording)
+        return self.mean(self.summary.host.recording) / 1e6
 
     @property
     def loading_ms(self) -> float:
         """The host in data loading in a step, the device busy or not, ms: mean over the typical steps."""
-        return self._of_host(self.summary.host.loading)
+        return self.mean(self.summary.host.loading) / 1e6
 
-    def _of_host(self, ns: Sequence[int]) -> float:
-        own = np.array(ns)
-        return mean_ms(own[self.typical]) if len(own) == len(self.typical) > 0 else 0.0
+    def mean(self, by_step: Sequence[int]) -> float:
+        """Of the typical steps; 0 where nothing is known."""
+        known = len(by_step) == len(self.typical) and self.typical.any()
+        return float(np.array(by_step)[self.typical].mean()) if known else 0.0
 
     def share_pct(self, bucket: str) -> float | None:
         """Percent of the typical steps that a bucket takes; None without a step."""

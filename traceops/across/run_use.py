@@ -410,7 +410,7 @@ def _memory_of_rank(
     later = looks[len(looks) // 2 :]
     later = later[later[:, RESERVED] > 0]
     # Calls of a typical recorded step that take memory from the driver or give it back
-    allocating = summary.host.allocating if summary is not None and summary.on_gpu else ()
+    allocations, allocating_ns = summary.host.allocating if summary is not None and summary.on_gpu else (0.0, 0.0)
     return MemoryUse(
         rank=rank,
         capacity=own.device_bytes,
@@ -423,8 +423,8 @@ def _memory_of_rank(
         pieces=median(later[:, PIECES] / later[:, RESERVED]) if len(later) else None,
         retries=retries if len(counters) > 1 else None,
         mallocs=calls / steps if steps > 0 else None,
-        allocating_ms=sum((call.usual_ms for call in allocating), 0.0),
-        calls=sum((call.usual for call in allocating), 0.0),
+        allocating_ms=allocating_ns / 1e6,
+        calls=allocations,
     )
 
 

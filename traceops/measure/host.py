@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from traceops.core.arrays import Int, Intervals, empty, intersect, is_in, median, merge, subtract, union, uniques
 from traceops.measure.activity import COMPUTE, Activity
 from traceops.measure.host_rows import BACKWARD_NAME, OPTIMIZER_NAME, HostRows, groups, named, rows_named
-from traceops.measure.ledger import NEVER, Lane
+from traceops.measure.ledger import Lane
 from traceops.measure.recording import recording_at_most
 from traceops.measure.steps import StepBounds, typical_steps
 from traceops.traces.model import Events, TraceMeta, is_annotation
@@ -107,17 +107,15 @@ MOST_EXTRA = 12  # regions kept of a step that is unlike the others
 
 
 class BlockingCall(Struct, frozen=True):
-    """A call that waits for the device, and the operator it was made from ('' outside any). usual, usual_ms: how often
-    it comes in one of the rank's typical steps, and how long that takes. idle_ms: what of such a step's idle_sync
-    begins in these calls."""
+    """A call that waits for the device, and the operator it was made from ('' outside any). calls: by step. idle_ns:
+    what of each step's idle_sync begins in them."""
 
     call: str
     operator: str
     count: int
     total_ms: float
-    usual: float
-    usual_ms: float = 0.0
-    idle_ms: float = 0.0
+    calls: tuple[int, ...]
+    idle_ns: tuple[int, ...]
 
 
 class ExtraRegion(Struct, frozen=True):
@@ -137,9 +135,9 @@ class HostTime(Struct, frozen=True):
     """Per rank, over all its steps: blocking calls, most time first, data loading by step, ns, and what it was in.
 
     `regions` are annotations and outermost operators by name with their total in ms, most time first.
-    `extra` has what grew in each step that is unlike the others, most first. `allocating` has calls that take memory
-    from the device's driver or give it back, as `blocking`. `recording` has the most that recording takes of each step,
-    ns; empty where the trace has no event of a host.
+    `extra` has what grew in each step that is unlike the others, most first. `allocating`: how many calls of a usual
+    step take memory from the device's driver or give it back, and what they take, ns. `recording` has the most that
+    recording takes of each step, ns; empty where the trace has no event of a host.
     `closure`: an optimizer's step holds a backward pass, so it calls a closure, and its time is not its own.
     """
 
@@ -148,7 +146,7 @@ class HostTime(Struct, frozen=True):
     input_names: tuple[str, ...]
     regions: tuple[tuple[str, float], ...]
     extra: tuple[ExtraRegion, ...] = ()
-    allocating: tuple[BlockingCall, ...] = ()
+    allocating: tuple[float, float] = (0.0, 0.0)
     recording: tuple[int, ...] = ()
     closure: bool = False
 
@@ -163,9 +161,11 @@ def measure_host(activity: Activity, steps: StepBounds, meta: TraceMeta, lane: L
     allocating = _inside_steps(events, host.allocations, steps)
     # Usual is what comes behind the first steps that ask for memory twice as often as the median one: the allocator
     # grows in them.
-    calls = np.bincount(steps.on_host(events.ts[allocating]), minlength=len(steps))
-    usual = (calls <= _COLD * max(float(median(calls)), 1.0)).nonzero()[0] if len(calls) else calls
-    cold = int(usual[0]) if len(usual) else 0
+    at = steps.on_host(events.ts[allocating])
+    calls, spent = (np.bincount(at, ns, len(steps)) for ns in (None, events.dur[allocating]))
+    usual = calls <= _COLD * max(float(median(calls)), 1.0) if len(calls) else calls > 0
+    usual = np.logical_or.accumulate(usual) & typical_steps(steps.edges[1:] - steps.edges[:-1])
+    most = max(int(usual.sum()), 1)
     # Whether backward passes run within steps of an optimizer, as of LBFGS, or in Lightning
     stepping, backward = rows_named(events, OPTIMIZER_NAME), rows_named(events, BACKWARD_NAME)
     closure = bool(union(events.ts[stepping], events.end[stepping]).holds(events.ts.take(backward)).any())
@@ -175,7 +175,7 @@ def measure_host(activity: Activity, steps: StepBounds, meta: TraceMeta, lane: L
         input_names=tuple(sorted({events.names[i] for i in events.name[loading]})),
         regions=_regions(host, steps),
         extra=_extra_regions(host, steps),
-        allocating=_calls(host, allocating, events.dur[allocating], np.zeros(len(allocating)), steps, cold=cold),
+        allocating=(float(calls[usual].sum()) / most, float(spent[usual].sum()) / most),
         recording=recording_at_most(host, steps, meta),
         closure=closure,
     )
@@ -184,12 +184,13 @@ def measure_host(activity: Activity, steps: StepBounds, meta: TraceMeta, lane: L
 def _waits(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[BlockingCall, ...]:
     """Blocking calls with what they cost; a copy into pageable memory and the wait behind it are one."""
     host, events = activity.host, activity.host.events
-    rows = _inside_steps(events, host.waiting, steps)
-    if (
-        steps.by == "repetition"
-    ):  # whose edges on the host are those of launches: a wait between two counts where it ends
-        rows = host.waiting[union(steps.edges[:-1], steps.edges[1:]).holds(events.end[host.waiting])]
-    rows = rows[np.lexsort((events.ts[rows], events.tid[rows]))]
+    rows, step = host.waiting, steps.on_host(events.ts[host.waiting])
+    if steps.by == "repetition":  # whose edges on the host are launches': a wait between two counts where it ends
+        step = steps.edges.searchsorted(events.end[rows], side="right") - 1
+        step[step == len(steps)] = -1
+    rows, step = rows[step >= 0], step[step >= 0]
+    order = np.lexsort((events.ts[rows], events.tid[rows]))
+    rows, step = rows[order], step[order]
     if not len(rows):
         return ()
     around, tid = host.operator_around.take(rows), events.tid[rows]
@@ -197,23 +198,9 @@ def _waits(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[BlockingC
     opens[1:] = (tid[1:] != tid[:-1]) | (around[1:] != around[:-1]) | (around[1:] < 0)
     opens[1:] |= ~is_in(rows[:-1], host.copies_to_pageable)
     first = opens.nonzero()[0]
-    held = np.add.reduceat(events.dur[rows], first)
-    last = rows[np.append(first[1:], len(rows)) - 1]
-    # Idle time is of the wait that began last before it.
-    idle, begin = lane.own["idle_sync"], events.ts[rows[first]]
-    order, lasts = begin.argsort(kind="stable"), np.append(0, (idle.end - idle.start).cumsum())
-    behind = np.zeros(len(begin), dtype=np.int64)
-    behind[order] = np.diff(lasts[idle.start.searchsorted(np.append(begin[order], NEVER))])
-    return _calls(host, last, held, behind, steps)
-
-
-def _calls(
-    host: HostRows, rows: Int, took: Int, idle: NDArray[np.number], steps: StepBounds, cold: int = 0
-) -> tuple[BlockingCall, ...]:
-    """The calls by name and the outermost operator around them. cold: how many of the first steps are no usual ones."""
-    if not len(rows):
-        return ()
-    events = host.events
+    begin, took = events.ts[rows[first]], np.add.reduceat(events.dur[rows], first)
+    rows = rows[np.append(first[1:], len(rows)) - 1]
+    # By name and the outermost operator around them.
     around = np.append(host.nesting.rows, -1)[host.nesting.outermost_around(rows)]
     operator = np.where(around >= 0, events.name.take(around), -1)
     if "" in events.names:
@@ -221,24 +208,26 @@ def _calls(
     values, group = groups(events.name[rows], operator)
     count = np.bincount(group)
     spent = np.bincount(group, weights=took)
-    first = np.full(len(values), len(rows))
-    np.minimum.at(first, group, np.arange(len(rows)))
-    typical = typical_steps(steps.edges[1:] - steps.edges[:-1]) & (np.arange(len(steps)) >= cold)
-    usual = typical[steps.on_host(events.ts[rows])]
-    times = np.bincount(group[usual], minlength=len(values))
-    spent_usually, cost = (np.bincount(group[usual], weights=ns[usual], minlength=len(values)) for ns in (took, idle))
-    most = max(int(typical.sum()), 1)
+    earliest = np.full(len(values), len(rows))
+    np.minimum.at(earliest, group, np.arange(len(rows)))
+    # Idle time is of the wait that began last before it.
+    idle, order = lane.own["idle_sync"], begin.argsort(kind="stable")
+    behind = begin[order].searchsorted(idle.start, side="right") - 1
+    at = group[order[behind]] * len(steps) + steps.edges.searchsorted(idle.start, side="right") - 1
+    took_idle = np.where(behind >= 0, idle.end - idle.start, 0)
+    size = len(values) * len(steps)
+    times = np.bincount(group * len(steps) + step[first], minlength=size).reshape(-1, len(steps))
+    cost = np.bincount(at, took_idle, size).reshape(-1, len(steps))
     return tuple(
         BlockingCall(
             events.names[values[i, 0]],
             events.names[values[i, 1]] if values[i, 1] >= 0 else "",
             int(count[i]),
             int(spent[i]) / 1e6,
-            int(times[i]) / most,
-            float(spent_usually[i]) / most / 1e6,
-            float(cost[i]) / most / 1e6,
+            tuple(times[i].astype(np.int64).tolist()),
+            tuple(cost[i].astype(np.int64).tolist()),
         )
-        for i in np.lexsort((first, -spent))
+        for i in np.lexsort((earliest, -spent))
     )
 
 

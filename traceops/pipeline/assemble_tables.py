@@ -338,7 +338,7 @@ def blocking_rows(run: CrossRank) -> tuple[BlockingCallRow, ...]:
             operator=call.operator,
             count=call.count,
             total_ms=stored(call.total_ms),
-            idle_ms=stored(call.idle_ms),
+            idle_ms=stored(times.mean(call.idle_ns) / 1e6),
         )
         for times in run.ranks
         for call in times.summary.host.blocking

@@ -383,11 +383,13 @@ def stretched(idle: Sequence[Idle]) -> dict[str, str | float]:
 
 def blocking_calls(times: RankTimes, words: StepWords) -> tuple[Evidence, ...]:
     """The calls of a typical step: those after which the device idles longest, and how long, then the most frequent."""
-    rank, calls = times.summary.rank, [call for call in times.summary.host.blocking if call.usual]
+    rank, mean = times.summary.rank, times.mean
+    calls = [(mean(call.idle_ns) / 1e6, mean(call.calls), call) for call in times.summary.host.blocking]
     found = []
-    for call in sorted(calls, key=lambda one: (-one.idle_ms, -one.usual))[:_MOST_CALLS]:
+    for idle_ms, usual, call in sorted(calls, key=lambda one: (-one[0], -one[1]))[:_MOST_CALLS]:
         name = f"{call.call} in {call.operator}" if call.operator else call.call
-        found.append(Evidence(Fact.BLOCKING_CALL, round(call.usual, 1), words.unit("calls"), rank=rank, subject=name))
-        if stored(call.idle_ms):
-            found.append(Evidence(Fact.IDLE_AFTER, stored(call.idle_ms), words.unit("ms"), rank=rank, subject=name))
+        if round(usual, 1):
+            found.append(Evidence(Fact.BLOCKING_CALL, round(usual, 1), words.unit("calls"), rank=rank, subject=name))
+        if stored(idle_ms):
+            found.append(Evidence(Fact.IDLE_AFTER, stored(idle_ms), words.unit("ms"), rank=rank, subject=name))
     return tuple(found)
