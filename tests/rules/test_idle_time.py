@@ -30,7 +30,16 @@ from traceops.render.report.card import card_of
 from traceops.render.report.coverage import unjudged_sentence
 from traceops.rules.idle import BLOCKED_ON_DEVICE, INPUT_BOUND, of_storage, of_synchronize
 from traceops.rules.idle_findings import FIRST_USE, _Part, blocking_calls
-from traceops.rules.idle_time import BlockedOnDevice, Held, HostBound, InputBound, few_steps, idle_of, in_time_ms
+from traceops.rules.idle_time import (
+    BlockedOnDevice,
+    Held,
+    HostBound,
+    InputBound,
+    few_steps,
+    idle_of,
+    in_time_ms,
+    recording_ms,
+)
 from traceops.traces.discover import TraceFile
 
 DATA = Path(__file__).parents[1] / "data"
@@ -413,6 +422,14 @@ def test_the_first_call_may_start_the_profiler_too():
     """'At least 7.47 ms of it is the program's own', of a first launch of 6.5 ms on an MI250."""
     found = starves(DATA / "hta" / "amd")
     assert "loads a kernel or starts" in found.advice and "program's own" not in found.message
+
+
+@pytest.mark.parametrize(("name", "cost"), [("cudaGraphLaunch", 9.0), ("aten::sort", 5.0)])
+def test_in_a_long_launch_of_a_graph_each_of_its_kernels_is_recorded(name, cost):
+    held = HeldLaunches(name, "", np.array([5_000_000]), np.array([16]))
+    summary = SimpleNamespace(on_gpu=True, held=(held,))
+    times = SimpleNamespace(summary=summary, typical=[True], recording_ms=9.0, mean_ms=lambda bucket: 10.0)
+    assert recording_ms(times) == cost
 
 
 def test_a_fused_optimizer_is_not_to_be_fused(tmp_path):

@@ -40,7 +40,8 @@ def find_launched(events: Events, activity: Activity, steps: StepBounds, frames:
     optimizing: NDArray[np.bool_] = np.zeros(len(kept), dtype=bool)
     known = (launch >= 0).nonzero()[0]
     optimizing[known] = begin_inside(events, launch.take(known), rows_named(events, OPTIMIZER_NAME))
-    occupied = union(activity.start[inside], activity.end[inside]).total
+    # What was launched before the steps may run in them: no device is busy for longer than they take.
+    occupied = min(union(activity.start[inside], activity.end[inside]).total, int(steps.edges[-1] - steps.edges[0]))
     host = steps.host_end - steps.host_start
     held = _held(events, activity)
     return Launched(
@@ -101,8 +102,7 @@ def _schedule(events: Events, activity: Activity, steps: StepBounds, kept: Int, 
     if steps.number[typical] == NO_STEP:  # no other one follows a window
         waits[-1:] = True
     # Measure by how much each interval prolongs the union of those that began before it.
-    start = activity.start[mine]
-    end = activity.end[mine]
+    start, end = activity.start[mine], activity.end[mine]
     order = start.argsort(kind="stable")
     reach = np.concatenate(([_LONG_AGO], np.maximum.accumulate(end[order])[:-1])) if len(order) else end
     longer = np.zeros(len(order), dtype=np.int64)

@@ -244,8 +244,8 @@ def _effect(loss: Loss, compute: RankCompute, timed: bool) -> str | None:
         return "batch"
     if _is_certain(loss, compute):
         return "certain"
-    if not compute.paced_ns:
-        return None
+    if not compute.paced_ns or (loss.cause == "recompute_with_free_memory" and compute.bound == "host"):
+        return None  # nor is what checkpoints cost the host beyond launches
     if _gain_ns(loss, compute) < _SOME * loss.device_ns:
         return "little"
     return "at_best" if timed else "at_most"
