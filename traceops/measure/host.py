@@ -234,9 +234,10 @@ def _waits(activity: Activity, steps: StepBounds, lane: Lane) -> tuple[BlockingC
 def _regions(host: HostRows, steps: StepBounds) -> tuple[tuple[str, float], ...]:
     """Total time by name of annotations and of operators inside no other operator, ms. Without what an operator waits
     inside for a collective: DTensor's `aten::add` does so where its operand is partial."""
+    if not len(steps):
+        return ()
     events, rows = host.events, _region_rows(host)
-    first = int(steps.host_start[0]) if len(steps) else NEVER  # a window cuts what it begins in
-    begin = events.ts[rows].clip(min=first)
+    begin = events.ts[rows].clip(min=int(steps.host_start[0]))  # a window cuts what it begins in
     inside = union(steps.host_start, steps.host_end).holds(begin) & (begin < events.end[rows])
     total = np.bincount(
         events.name[rows[inside]], (events.end[rows] - begin)[inside], minlength=len(events.names)
