@@ -187,7 +187,7 @@ def _finding(loss: Loss, compute: RankCompute, rank: int, run: CrossRank, timed:
         Evidence(Fact.GPU_BUSY, stored(compute.device_ns / 1e6), words.unit("ms"), rank=rank),
     ]
     if loss.launches >= 1:
-        evidence.append(Evidence(Fact.KERNELS_REMOVED, stored(loss.launches), words.per, rank=rank))
+        evidence.append(Evidence(Fact.KERNELS_REMOVED, round(loss.launches, 1), words.per, rank=rank))
     evidence += (Evidence(Fact.OPERATOR, name, rank=rank) for name in loss.operators)
     sure = compute.rates in ("measured", "own") and compute.bound == "device" and compute.has_shapes
     ranks, impact = [rank] if len(run.ranks) > 1 else [], stored(saved) if compute.bound != "host" else None
