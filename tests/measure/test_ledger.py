@@ -315,7 +315,7 @@ def test_idle_time_before_the_hosts_first_event_has_no_known_cause():
 
 @pytest.mark.parametrize(
     "name", ["cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "hipStreamSynchronize",
-             "cuCtxSynchronize", "cudaMemcpy"],
+             "cuCtxSynchronize", "cudaMemcpy", "hipMemcpyWithStream"],
 )  # fmt: skip
 def test_host_that_waited_for_the_device_as_it_ran_dry_caused_the_gap(name):
     rows = [call(name, 500, 600), *kernel(9000, 1000, 6000)]
