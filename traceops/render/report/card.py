@@ -231,7 +231,7 @@ def judged_pct(report: Report) -> float | None:
     unseen = any(
         found.rule == KERNELS_MISSING.id and len(found.ranks) == len(report.ranks) for found in report.findings
     )
-    if unseen or nothing_timed(report) or not any(row.duration_ms for row in report.steps):
+    if unseen or _untimed(report) is not None or not any(row.duration_ms for row in report.steps):
         return None
     return max(100.0 - sum(one.pct for one in report.summary.unjudged), 0.0)
 

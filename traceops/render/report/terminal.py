@@ -16,7 +16,7 @@ from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
 from traceops.render.cells import NOT_KNOWN, Cell, table_of
 from traceops.render.document import Block, Code, Span, TableBlock, soft, text
 from traceops.render.finding_blocks import finding_block
-from traceops.render.report.card import card_lines, card_of, shortened, told_first
+from traceops.render.report.card import card_lines, card_of, judged_pct, shortened, told_first
 from traceops.render.report.compute import kernels_sentence
 from traceops.render.report.coverage import least_note, unfit_note, unjudged_sentence, why_no_what_if
 from traceops.render.report.lead import headline_of, mean_of_ranks, not_evaluated
@@ -102,7 +102,8 @@ def _details(report: Report) -> list[Block]:
     if skipped := count_checks(report.checks).not_evaluated:
         named = ", ".join(not_evaluated(report.checks))
         blocks.append(soft(say("terminal", "missing", count=skipped, named=named)))
-    if report.steps and all(found.severity == "info" and found.rule != SPEED.id for found in report.findings):
+    calm = all(found.severity == "info" and found.rule != SPEED.id for found in report.findings)
+    if calm and judged_pct(report) is not None:
         blocks.append(soft(kernels_sentence(report)))
     return blocks
 
