@@ -154,6 +154,7 @@ DAMAGED = described("validity", "TO-V002")
 NO_SYNC_IN_BACKWARD = described("validity", "TO-V004")
 
 _MOST_LISTED = 1024  # ranks named in one finding
+_FEW_UNTIMED, _LITTLE_UNTIMED = 2, 0.01  # events, and of all that were read: a remark
 
 
 def judge_traces(inputs: Inputs) -> list[Verdict]:
@@ -168,10 +169,14 @@ def judge_traces(inputs: Inputs) -> list[Verdict]:
                 path=summary.path,
                 what=what,
                 events=summary.event_count,
+                untimed=summary.untimed > 0,
                 incomplete=("gpu" if summary.on_gpu else "host") if summary.incomplete else None,
             )
+            few = 0 < summary.untimed <= max(_FEW_UNTIMED, _LITTLE_UNTIMED * summary.event_count)
+            severity: Severity = "info" if few else "warning"
             evidence = [Evidence(Fact.DAMAGE, what, rank=summary.rank), Evidence(Fact.EVENTS_READ, summary.event_count)]
-            found.append(DAMAGED.finding("warning", "high", claim, evidence, ranks=[summary.rank]))
+            cause = "untimed" if summary.untimed else None
+            found.append(DAMAGED.finding(severity, "high", claim, evidence, ranks=[summary.rank], cause=cause))
     for path, what in inputs.found.problems:
         unused = validity_claims.NotUsed(file=_name(path), path=path, what=what)
         found.append(DAMAGED.finding("warning", "high", unused, [Evidence(Fact.NOT_USED, f"{path}: {what}")]))

@@ -145,7 +145,8 @@ def load_trace(path: str, ahead: bool = True) -> RankTrace:
     comm = with_recorded(events, scanner.meta)
     events = replace(events, comm=with_known_ranks(comm, meta.groups))
     incomplete = scanner.cut_off or scanner.unreadable > _MOST_UNREADABLE * len(events)
-    return RankTrace(path, meta, events, tuple(damage), size, frames, incomplete)
+    untimed = columns.bad_times if len(damage) == 1 else 0
+    return RankTrace(path, meta, events, tuple(damage), size, frames, incomplete, untimed)
 
 
 def _is_merged(events: Events) -> bool:
