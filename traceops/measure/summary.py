@@ -115,7 +115,7 @@ class RankSummary(Struct, frozen=True):
     compute: RankCompute | None = None  # None where no GPU ran
     host_work: HostWork | None = None  # what the host computes itself meanwhile
     incomplete: bool = False  # some of every step may be missing, see RankTrace
-    untimed: int = 0  # events, see RankTrace
+    untimed: int = 0  # events without a valid time
     recorded_ns: int = 0  # from the first event to the end of the last
     catches_up_ns: int = 0  # what the first step holds beside its own, see StepBounds
 

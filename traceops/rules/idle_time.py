@@ -335,7 +335,6 @@ def waits_for_input(idle: Sequence[Idle], whole: WholeRun | None) -> list[Idle]:
 # What TO-I002 says of data loading: the time in it, and how many workers would load in time.
 
 _AS_SLOW = 0.5  # of the step
-_PACE = 2  # typical steps that show one: a window, or a single step, may hold only the first batches
 
 
 def loading_evidence(times: RankTimes, words: StepWords) -> tuple[Evidence, ...]:
@@ -363,7 +362,7 @@ def workers_needed(
     need = loading_need(
         times, saved, told_workers(manifest), cores_of_rank(manifest, rank), step_ms=step_ms, recording_ms=recording_ms
     )
-    if need is None or words is WINDOW or times.typical.sum() < _PACE:
+    if need is None or words is WINDOW or times.typical.sum() < 2:  # one may hold the first batches alone: no pace
         return None, ()
     rest = Evidence(Fact.STEP_WITHOUT_INPUT, stored(need.rest_ms), "ms", rank=rank, subject=words.noun)
     certain = need.most_workers == need.workers

@@ -179,8 +179,7 @@ class TraceMeta(Struct, frozen=True):
 class RankTrace(Struct, frozen=True):
     """One trace file, read as far as it could be; `damage` says in words what could not. incomplete: much is missing,
     at moments that nobody knows. torch writes one thread behind the other and the device's activity last, as its
-    buffers came: a file that is cut off lacks some of every step. untimed: events without a valid time, where nothing
-    else is wrong."""
+    buffers came: a file that is cut off lacks some of every step."""
 
     path: str
     meta: TraceMeta
@@ -189,7 +188,7 @@ class RankTrace(Struct, frozen=True):
     size_bytes: int = 0
     frames: Frames = NO_FRAMES
     incomplete: bool = False
-    untimed: int = 0
+    untimed: int = 0  # events without a valid time
 
 
 _ANNOTATION = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):")
