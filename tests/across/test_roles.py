@@ -396,6 +396,21 @@ def test_between_passes_the_device_waits_for_the_scheduler(served):
     )
 
 
+def test_what_the_device_runs_between_two_passes_is_not_idle_time(tmp_path):
+    """The server's sampler: it was in 'idle before'."""
+    trace = decode_trace(0, 0.0)
+    for one in [one for one in trace["traceEvents"] if one["name"].startswith("execute_")]:
+        args = {"stream": 7, "device": 0, "correlation": 1000 + int(one["ts"])}
+        at = one["ts"] + one["dur"]
+        trace["traceEvents"] += [
+            row("cuda_runtime", "cudaLaunchKernel", at + 10, 5, tid=1, args=args),
+            row("kernel", "softmax", at + 30, 100, tid=7, args=args),
+        ]
+    (tmp_path / "rank_0.json").write_text(json.dumps(trace))
+    [decode] = analyze(tmp_path, cache=False, jobs=1).passes
+    assert decode.between_ms == pytest.approx(0.13)
+
+
 def test_kernels_that_are_captured_into_a_graph_starve_nobody(tmp_path):
     """As in a server's warm-up: 50 launches inside a capture, of which the trace holds no kernel."""
     rows = [row("cuda_runtime", "hipStreamBeginCapture", 100, 5, tid=1)]

@@ -10,6 +10,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from events_builder import build, call, kernel, step
 from msgspec import structs
 from recorded_step import FLOAT, launched_of, op, tensor, write
 
@@ -386,8 +387,8 @@ def test_a_fix_of_kernels_is_not_certain_where_an_eighth_of_the_step_is_idle(tmp
     path = write(tmp_path / "trace.json", [odd(2000)] * 4, host_us=1500, steps=3)
     trace = json.loads(Path(path).read_text())
     kernels = sorted((one for one in trace["traceEvents"] if one.get("cat") == "kernel"), key=lambda one: one["ts"])
-    for at, kernel in enumerate(kernels):
-        kernel["ts"] += 1000 * (at // 4)
+    for at, one in enumerate(kernels):
+        one["ts"] += 1000 * (at // 4)
     Path(path).write_text(json.dumps(trace))
     found = analyze(path, jobs=1).findings
     assert [one.facts["effect"] for one in found if one.cause == "misaligned_shape"] == ["at_most"]
@@ -403,6 +404,22 @@ def test_the_slower_of_host_and_device_makes_the_step():
 def test_behind_a_wait_host_and_device_take_turns():
     assert step_of(schedule([10] * 8, [30] * 8, waits=[7])) == 10 + 8 * 30
     assert step_of(schedule([10] * 8, [30] * 8, waits=range(8))) == 8 * 40
+
+
+@pytest.mark.parametrize(
+    ("name", "took_us", "waits"),
+    [("hipMemcpyWithStream", 1000, True), ("cudaMemcpyAsync", 1000, True), ("cudaMemcpyAsync", 700, False),
+     ("hipMemcpyWithStream", 100, True)],
+)  # fmt: skip
+def test_the_host_waits_behind_a_copy_that_began_before_its_call_returned(name, took_us, waits):
+    """Of pageable memory; a call that met a full queue returns before its copy begins."""
+    copied = kernel(900_000, 50_000, None, "Memcpy HtoD (Host -> Device)", "gpu_memcpy", correlation=77)
+    launches = [*kernel(1000, 899_000, 500), call(name, 2000, took_us * 1000, correlation=77), *copied]
+    events = build([step(1, 0, 2_000_000), *launches, *kernel(1_200_000, 1000, 1_100_000)])
+    activity = find_activity(events)
+    one = find_launched(events, activity, find_steps(events, activity)).schedule()
+    assert one.waits.tolist() == [False, waits, False]
+    assert one.host_ns.sum() == 2_000_000 - took_us * 1000
 
 
 def measured(tmp_path, calls, **rest):

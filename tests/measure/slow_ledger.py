@@ -160,10 +160,12 @@ def _causes(threads, device, following, start, end, held):
         painted[max(row["ts"] - start, 0) : max(row["end"] - start, 0)] = True
     blocked = any(row["ts"] <= start < row["end"] for row in blocking)
     since, left = held.get(launch["tid"], (0, 0))
-    waits = sorted((one["ts"], one["end"]) for row in (*blocking, *copying) if (one := row["read"])["end"] > since)
+    reads = sorted((row["read"] for row in (*blocking, *copying)), key=lambda one: (one["ts"], one["end"]))
+    began_in = [one["name"] for one in reads if one["ts"] <= start][-1:]
+    waits = [(one["ts"], one["end"], one["name"]) for one in reads if one["end"] > since]
     reached = since
-    for begin, over in waits:
-        if begin <= start:  # a later one waits for nothing
+    for begin, over, name in waits:
+        if begin <= start or (blocked and [name] == began_in):  # another that begins later waits for nothing
             begin, over = max(begin, reached), min(over, host_until)
             left, reached = left + max(over - begin, 0), max(reached, over)
     held[launch["tid"]] = host_until, max(left - (host_until - start), 0)

@@ -315,13 +315,17 @@ def test_idle_time_before_the_hosts_first_event_has_no_known_cause():
 
 @pytest.mark.parametrize(
     "name", ["cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "hipStreamSynchronize",
-             "cuCtxSynchronize", "cudaMemcpy"],
+             "cuCtxSynchronize", "cudaMemcpy", "hipMemcpyWithStream"],
 )  # fmt: skip
 def test_host_that_waited_for_the_device_as_it_ran_dry_caused_the_gap(name):
     rows = [call(name, 500, 600), *kernel(9000, 1000, 6000)]
     assert buckets(rows) == {"compute": 2, "idle_sync": 0.6, "idle_host": 7.4}, "no longer than it had waited"
-    rows.append(call("cudaStreamSynchronize", 2000, 3000))
-    assert buckets(rows) == {"compute": 2, "idle_sync": 0.6, "idle_host": 7.4}, "a later one waits for nothing"
+    rows.append(call("cudaMemcpyAsync", 2000, 3000))
+    assert buckets(rows) == {"compute": 2, "idle_sync": 0.6, "idle_host": 7.4}, (
+        "another that is later waits for nothing"
+    )
+    rows.append(call(name, 5000, 1000))
+    assert buckets(rows) == {"compute": 2, "idle_sync": 1.6, "idle_host": 6.4}, "of a chain each one costs"
 
 
 @pytest.mark.parametrize(

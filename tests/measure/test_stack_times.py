@@ -63,6 +63,12 @@ def test_time_counts_for_the_innermost_function_of_the_program():
     assert ms(found["main (train.py)", False]) == (70, pytest.approx(29, abs=0.1))
 
 
+def test_a_call_under_way_as_the_steps_begin_is_of_the_same_function_as_later_ones():
+    """It was dropped from the function's time, while its step still counted."""
+    found = times(LOOP, ("train.py(12): decode", 5, 30), ("train.py(12): decode", 40, 55))
+    assert ms(found["decode (train.py:12)", False]) == (35, 35)
+
+
 def test_paths_of_windows_are_told_apart_too():
     found = times(
         LOOP,

@@ -495,6 +495,16 @@ def test_a_wait_for_copies_is_told_once_and_not_as_item_calls(reports):
     assert idle.severity == "info" and idle.message.endswith("TO-I004 explains it.")
 
 
+def test_a_wait_for_copies_is_known_without_operators(tmp_path):
+    """A trace of ProfilerActivity.CUDA alone was told to call .item() less often."""
+    [path] = sorted((COPIES / "many_small").glob("*.json.gz"))
+    trace = json.loads(gzip.decompress(path.read_bytes()))
+    trace["traceEvents"] = [one for one in trace["traceEvents"] if one.get("cat") != "cpu_op"]
+    (tmp_path / "trace.json").write_text(json.dumps(trace))
+    (many,) = found(analyze(tmp_path / "trace.json"), "TO-I003")
+    assert many.cause == "copies" and claim_of(many, BlockedOnDevice).copies_pct > 90
+
+
 def test_the_table_has_all_copies(reports):
     (first, *_) = reports["pageable"].tables.copies
     assert (first.direction, first.memory, first.purpose, first.operator) == (

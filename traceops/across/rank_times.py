@@ -209,10 +209,8 @@ def measure_passes(ranks: Sequence[RankSummary], matching: MatchedCollectives) -
         for one in summary.passes:
             edges = np.array([one.device_start]), np.array([one.device_end])
             spent = (int(part.within(*edges)[0]) for part in (waiting, moving, other))
-            gap = (-1, -1)
-            if before is not None:
-                gap = (max(one.device_start - before.device_end, 0), max(one.host_start - before.host_end, 0))
-            rows[one.kind].append((summary.rank, one, (*gap, *spent)))
+            scheduling = -1 if before is None else max(one.host_start - before.host_end, 0)
+            rows[one.kind].append((summary.rank, one, (one.idle_before, scheduling, *spent)))
             before = one
     found = []
     for kind in KINDS:

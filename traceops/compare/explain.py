@@ -264,20 +264,6 @@ def _stragglers(side: Captures) -> dict[Hashable, Finding]:
     return findings_of_most(side, lambda found: (found.ranks, found.cause), stragglers.IDS)
 
 
-# What a change of the step can come from; an explanation names one.
-LEDGER_CAUSES = (
-    "collectives",  # other collectives, or more or fewer of them
-    "bandwidth",  # the same collectives take longer
-    "blocking_calls",  # the host waits for the device more often
-    "input",  # the device waits for data
-    "straggler",  # ranks wait for one of them
-    "compute",  # kernels: new ones, more of them, longer ones
-    "launch",  # the host launches later
-    "memory",  # copies
-    "peak_memory",  # of the memory, not of the step: what grew of it
-    "waiting",  # ranks wait for each other, nobody in particular
-    "other",
-)
 _SHARE = 0.2  # of the change: less is not its reason
 _ONE_CALL = 0.9  # a step: some windows begin or end with half a step
 _KERNELS = "kernels"

@@ -220,7 +220,8 @@ def measure_copies(events: Events, activity: Activity, steps: StepBounds, lane: 
     outer = _around(ops.outermost_around, calls)
     noted = find_nesting(events, activity.host.annotations)
     region = _around(noted.innermost_around, calls)
-    waits, of_copies = _waits(events, activity, inner[purpose < _PURPOSES.index("values")])
+    no_values = purpose < _PURPOSES.index("values")
+    waits, of_copies = _waits(events, activity, inner[no_values], calls[no_values])
     blocked = _blocked(events, activity, calls, inner, waits)
     stream = events.stream[activity.row[which]]
     kernels = uniques(events.stream[activity.row[activity.kind == COMPUTE]])
@@ -370,12 +371,15 @@ def _fewer(values: Int, group: Int, took: Int) -> tuple[Int, Int]:
     return joined, place.reshape(-1)[group]
 
 
-def _waits(events: Events, activity: Activity, inner: Int) -> tuple[tuple[Int, Int], Intervals]:
+def _waits(events: Events, activity: Activity, inner: Int, calls: Int) -> tuple[tuple[Int, Int], Intervals]:
     """The blocking calls (rows, and their operator's position) in the operators at `inner`, and when they wait. They
-    wait in the copies themselves where those are to pageable memory."""
+    wait in the copies themselves where those are to pageable memory. Outside of operators, as in a trace without any,
+    they are the ones right behind these copies' `calls`."""
     rows = activity.host.waiting
     around = activity.host.operator_around.take(rows)
-    own = is_in(around, inner[inner >= 0])
+    launches = activity.host.launches[events.ts[activity.host.launches].argsort(kind="stable")]
+    before = np.append(-1, launches)[events.ts[launches].searchsorted(events.ts[rows])]
+    own = is_in(around, inner[inner >= 0]) | ((around < 0) & is_in(before, calls[calls >= 0]))
     rows, around = rows[own], around[own]
     behind = is_in(rows, activity.host.blocking)
     return (rows[behind], around[behind]), union(events.ts[rows], events.end[rows])

@@ -308,7 +308,7 @@ _LIBRARIES = LIBRARIES | sys.stdlib_module_names | {
 
 class StackTime(Struct, frozen=True):
     """Of one function of the program's own: when the main thread is in it, in nothing of the program's that it calls.
-    `place.line` is where the function begins, 0 for one that ran before the first step: where that begins is not told.
+    `place.line` is where the function begins, 0 for one that only began before the first step: that is not told then.
     `host_ns` is by step, without calls that wait for the device. `idle_ns` is by IDLE and step: the device's idle time
     meanwhile. waits, does: as of FunctionTime. in_loader: a data loader called it. call_ns: what the median of its
     recorded calls takes."""
@@ -384,8 +384,8 @@ def stack_times(frames: Frames, host: HostRows, held_up: Int, lane: Lane, steps:
 def _by_label(frames: Frames, rows: Int, begun: int) -> tuple[dict[_Label, Intervals], dict[CodePlace, list[int]]]:
     """When the innermost frame has which label, and how long calls take; a frame ends with the one that it is in."""
     rows = rows[np.lexsort((-frames.dur[rows], frames.ts[rows]))]
-    read = [frame_of(name) for name in frames.names]
-    labels: dict[tuple[_Label, int, bool], _Label] = {}
+    read, again = [frame_of(name) for name in frames.names], set(frames.name[rows[frames.ts[rows] >= begun]].tolist())
+    labels: dict[tuple[_Label, int], _Label] = {}
     parts: dict[_Label, list[tuple[int, int]]] = defaultdict(list)
     calls: dict[CodePlace, list[int]] = defaultdict(list)
     open_: list[tuple[int, _Label]] = []
@@ -405,10 +405,9 @@ def _by_label(frames: Frames, rows: Int, begun: int) -> tuple[dict[_Label, Inter
         if open_:
             around, end = open_[-1][1], min(end, open_[-1][0])
             parts[around].append((since, start))
-        key = (around, name, start < begun)
+        key = (around, name)
         if key not in labels:
-            frame = replace(read[name], line=0) if start < begun else read[name]
-            labels[key] = around.inside(frame)
+            labels[key] = around.inside(read[name] if name in again else replace(read[name], line=0))
         if (place := labels[key].place) is not None and place != around.place:
             calls[place].append(took)
         open_.append((end, labels[key]))

@@ -256,7 +256,7 @@ _INPUT = re.compile(
 )
 _INPUT_WORDS = ("data", "batch", "pipeline")
 _BLOCKING = re.compile(
-    r"^(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy(2D|3D|DtoH)?$|^cuMemcpyDtoH"
+    r"^(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy(2D|3D|DtoH|WithStream)?$|^cuMemcpyDtoH"
 )
 _COPIES = re.compile(r"^(cuda|hip)Memcpy|^cuMemcpy")
 _TO_PAGEABLE = re.compile(r"^Memcpy DtoH \(\w+ -> Pageable\)")

@@ -95,7 +95,9 @@ def _schedule(events: Events, activity: Activity, steps: StepBounds, kept: Int, 
     position = np.full(len(activity.row), -1, dtype=np.int64)
     position[kept] = np.arange(len(kept))
     waits = np.zeros(len(mine), dtype=bool)
-    done = activity.host.waiting
+    # A long copy that began before its call was over had the host wait until all before it was done.
+    began = activity.launch[activity.start < events.end.take(activity.launch)]
+    done = held[is_in(held, activity.host.waiting) | (is_in(held, began) & is_in(held, activity.host.may_wait))]
     done = events.ts[done[(events.ts[done] >= begin) & (events.ts[done] < over) & (events.dur[done] > _SHORT_WAIT_NS)]]
     behind = launched.searchsorted(done, side="right") - 1
     waits[behind[behind >= 0]] = True

@@ -172,13 +172,18 @@ def _no_longer_than_blocked(host: HostRows, late: Intervals, thread: Int, synced
     length = late.end - late.start
     for tid in uniques(thread[synced]):
         own = rows[events.tid[rows] == tid]
+        own = own[events.ts[own].argsort(kind="stable")]
         gaps = (thread == tid).nonzero()[0]
         blocked = union(events.ts[own], events.ts[own] + events.dur[own])
         start, ends = late.start[gaps], late.end[gaps]
         first = blocked.start[:1].clip(max=start[0]) if len(blocked) else start[:1]
-        # A call that begins while the device has nothing to do waits for nothing.
-        over = np.append(0, blocked.end)[blocked.start.searchsorted(start, side="right")]
-        won = blocked.within(np.append(first, ends[:-1]), over.clip(start, ends))
+        # A call that begins in the gap waits for nothing, unless it is one more of a chain, as of copies.
+        over = np.append(0, blocked.end)[blocked.start.searchsorted(start, side="right")].clip(start, ends)
+        won = blocked.within(np.append(first, ends[:-1]), over)
+        began_in = np.append(-1, events.name[own])[events.ts[own].searchsorted(start, side="right")]
+        for name in uniques(began_in[synced[gaps]]):
+            same, alike = synced[gaps] & (began_in == name), own[events.name[own] == name]
+            won[same] += union(events.ts[alike], events.end[alike]).within(over[same], ends[same])
         left = (won - length[gaps]).cumsum()
         before = np.concatenate(([0], (left - np.minimum(np.minimum.accumulate(left), 0))[:-1]))
         before = np.minimum(before, OWN_WORK_NS)

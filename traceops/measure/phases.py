@@ -223,7 +223,7 @@ _GRAPHS = re.compile(r"^(cuda|hip|cu)GraphLaunch")
 class InferencePass(Struct, frozen=True):
     """One pass of a rank; ns. `requests` and `tokens` as its annotation says, None where it does not. `device_start` to
     `device_end` is from its first kernel's begin to its last one's end, `busy` how much of it the device ran something.
-    `graphs`: launches of CUDA graphs."""
+    `graphs`: launches of CUDA graphs. `idle_before`: the device ran nothing since the pass before, -1 for a first."""
 
     kind: PassKind
     requests: int | None
@@ -234,6 +234,7 @@ class InferencePass(Struct, frozen=True):
     device_end: int
     busy: int
     graphs: int
+    idle_before: int
 
 
 def find_passes(events: Events, activity: Activity) -> tuple[InferencePass, ...]:
@@ -250,7 +251,8 @@ def find_passes(events: Events, activity: Activity) -> tuple[InferencePass, ...]
     known = activity.by_launch[activity.launch[activity.by_launch] >= 0]
     launched = activity.launched[known]
     graphs = np.sort(events.ts[host_rows.rows_named(events, _GRAPHS)])
-    found = []
+    runs = union(activity.start, activity.end)
+    found: list[InferencePass] = []
     for row in rows.tolist():
         start, end = int(events.ts[row]), int(events.ts[row] + events.dur[row])
         first, last = launched.searchsorted((start, end))
@@ -259,15 +261,19 @@ def find_passes(events: Events, activity: Activity) -> tuple[InferencePass, ...]
         if not len(own) or told is None:
             continue
         at = graphs.searchsorted((start, end))
+        begins = int(activity.start[own].min())
+        ended = min(found[-1].device_end, begins) if found else begins
+        idle = begins - ended - int(runs.within(np.array([ended]), np.array([begins]))[0])
         found.append(
             InferencePass(
                 *told,
                 host_start=start,
                 host_end=end,
-                device_start=int(activity.start[own].min()),
+                device_start=begins,
                 device_end=int(activity.end[own].max()),
                 busy=union(activity.start[own], activity.end[own]).total,
                 graphs=int(at[1] - at[0]),
+                idle_before=idle if found else -1,
             )
         )
     return tuple(found)
