@@ -152,7 +152,6 @@ DAMAGED = described("validity", "TO-V002")
 NO_SYNC_IN_BACKWARD = described("validity", "TO-V004")
 
 _MOST_LISTED = 1024  # ranks named in one finding
-_LITTLE = 0.01  # of the events
 
 
 def judge_traces(inputs: Inputs) -> list[Verdict]:
@@ -171,7 +170,7 @@ def judge_traces(inputs: Inputs) -> list[Verdict]:
                 incomplete=("gpu" if summary.on_gpu else "host") if summary.incomplete else None,
             )
             evidence = [Evidence(Fact.DAMAGE, what, rank=summary.rank), Evidence(Fact.EVENTS_READ, summary.event_count)]
-            severity: Severity = "info" if 0 < untimed <= max(2, _LITTLE * summary.event_count) else "warning"
+            severity: Severity = "info" if 0 < untimed <= max(2, summary.event_count // 100) else "warning"
             cause = "untimed" if untimed else None
             found.append(DAMAGED.finding(severity, "high", claim, evidence, ranks=[summary.rank], cause=cause))
     for path, what in inputs.found.problems:
