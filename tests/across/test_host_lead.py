@@ -23,9 +23,10 @@ from traceops.across.replay.simulate import simulate as replay
 from traceops.across.replay.what_if import rank_change, shared_work
 from traceops.across.run_use import beyond_peers, core_waits, unfair_waits
 from traceops.core.claims import claim_of
+from traceops.core.words import STEP as STEP_WORDS
 from traceops.measure.program import NEVER
 from traceops.pipeline.analyze import analyze
-from traceops.rules.idle_time import InputBound
+from traceops.rules.idle_time import InputBound, workers_needed
 from traceops.rules.stragglers_claims import Late
 from traceops.traces.observed import read_observed
 
@@ -252,7 +253,7 @@ def rank(name: str, step_ms: float, idle_ms: float, input_ms: float, unlike: int
     typical = np.arange(10) >= unlike
     host = SimpleNamespace(input_names=(name,), loading=np.where(typical, 1, 20) * input_ms * 1e6)
     idle = {"idle_input": np.full(10, idle_ms * 1e6)}
-    return RankTimes(SimpleNamespace(host=host), np.full(10, step_ms * 1e6), idle, typical, None, None, None)
+    return RankTimes(SimpleNamespace(host=host, rank=0), np.full(10, step_ms * 1e6), idle, typical, None, None, None)
 
 
 def test_without_workers_loading_is_measured() -> None:
@@ -265,6 +266,13 @@ def test_what_an_evaluation_loads_needs_no_workers_in_typical_steps() -> None:
     """HF's Trainer, one recorded step of four with an evaluation: 367 ms of loading in steps of 243, and 6 workers."""
     need = loading_need(rank(ALONE, 243.0, 122.3, 122.3, unlike=1), None, step_ms=196.7)
     assert need is not None and (need.load_ms, need.workers) == (122.3, 2)
+
+
+def test_one_step_shows_no_pace() -> None:
+    """'3 workers would be enough', of the batches of one call that made its loader inside the step."""
+    one, two = (rank(ALONE, 200.0, 160.0, 160.0, unlike=unlike) for unlike in (9, 8))
+    assert workers_needed(two, None, {}, STEP_WORDS)[0] is not None
+    assert workers_needed(one, None, {}, STEP_WORDS) == (None, ())
 
 
 def test_workers_that_are_behind_load_all_the_time() -> None:

@@ -100,6 +100,12 @@ def test_the_input_leads_and_no_rank_is_accused(tmp_path):
     assert all(one.severity == "info" for one in of_rule(report, "TO-S001"))
 
 
+@pytest.mark.parametrize(("name", "pins"), [("plain_profiler/cold_start", True), ("starved_loader2", False)])
+def test_pinned_memory_is_for_a_gpu(name, pins):
+    [input_bound] = of_rule(analyze(DATA / name), "TO-I002")
+    assert ("pin_memory" in input_bound.advice) == pins and "num_workers" in input_bound.advice
+
+
 def test_a_rank_whose_loader_alone_is_slow_still_is(tmp_path):
     report = run_with_workers(tmp_path, QUICK)
     [late] = of_rule(report, "TO-S001")

@@ -66,6 +66,18 @@ def test_what_a_gpus_trace_has_lost_is_no_idle_time(tmp_path, name):
     assert "looks idle" in damaged.message
 
 
+@pytest.mark.parametrize(("untimed", "severity"), [(2, "info"), (400, "warning")])
+def test_events_without_a_time_are_nobody_s_full_disk(tmp_path, untimed, severity):
+    """A whole file with one bad time: 'check the disk's free space, take files that are no traces out'."""
+    trace = json.loads(gzip.decompress((DATA / "copies" / "to_host" / "trace.json.gz").read_bytes()))
+    event = next(one for one in trace["traceEvents"] if one.get("ph") == "X")
+    trace["traceEvents"] += [{**event, "dur": -1}] * untimed
+    (tmp_path / "trace.json").write_text(json.dumps(trace))
+    [found] = [one for one in analyze(tmp_path).findings if one.rule == "TO-V002"]
+    assert (found.severity, found.cause) == (severity, "untimed") and "disk" not in found.advice
+    assert "damaged" not in found.message
+
+
 @pytest.mark.parametrize("name", ["pipeline_uneven2", "pipeline_gpipe4", "slow_loader4"])
 def test_nobody_waits_for_what_a_trace_has_lost(tmp_path, name):
     """Stages of a pipeline 'waited for sends that come late' for 20 % of the step, which were missing in a file."""

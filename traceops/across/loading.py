@@ -113,13 +113,8 @@ def told_workers(manifest: Mapping[str, Any]) -> int | None:
     """Workers of each rank's DataLoader, as the training says; None where it does not."""
     training = manifest.get("training")
     settings = training.get("config") if isinstance(training, dict) else None
-    for told in (settings, training):
-        if isinstance(told, dict):
-            for key in ("workers", "num_workers"):
-                value = told.get(key)
-                if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 4096:
-                    return value
-    return None
+    told = (one.get(key) for one in (settings, training) if isinstance(one, dict) for key in ("workers", "num_workers"))
+    return next((value for value in told if type(value) is int and 0 <= value <= 4096), None)
 
 
 def cores_of_rank(manifest: Mapping[str, Any], rank: int) -> float | None:
@@ -129,5 +124,4 @@ def cores_of_rank(manifest: Mapping[str, Any], rank: int) -> float | None:
     cores = None if own is None else own.get("cores")
     if own is None or not isinstance(cores, int) or isinstance(cores, bool) or cores < 1:
         return None
-    beside = sum(1 for entry in entries if entry.get("host") == own.get("host"))
-    return float(cores / beside)
+    return float(cores / sum(entry.get("host") == own.get("host") for entry in entries))

@@ -115,6 +115,7 @@ class RankSummary(Struct, frozen=True):
     compute: RankCompute | None = None  # None where no GPU ran
     host_work: HostWork | None = None  # what the host computes itself meanwhile
     incomplete: bool = False  # some of every step may be missing, see RankTrace
+    untimed: int = 0  # events without a valid time
     recorded_ns: int = 0  # from the first event to the end of the last
     catches_up_ns: int = 0  # what the first step holds beside its own, see StepBounds
 
@@ -209,6 +210,7 @@ def summarize(
         held=measure_held(activity, steps, lane),
         host_work=measure_host_work(activity, steps, lane),
         incomplete=trace.incomplete,
+        untimed=trace.untimed,
         recorded_ns=_recorded_ns(events, trace.frames),
         catches_up_ns=steps.catches_up_ns,
     )

@@ -362,7 +362,7 @@ def workers_needed(
     need = loading_need(
         times, saved, told_workers(manifest), cores_of_rank(manifest, rank), step_ms=step_ms, recording_ms=recording_ms
     )
-    if need is None or words is WINDOW:  # a window may hold only the first batch, which is no pace
+    if need is None or words is WINDOW or times.typical.sum() < 2:  # one may hold the first batches alone: no pace
         return None, ()
     rest = Evidence(Fact.STEP_WITHOUT_INPUT, stored(need.rest_ms), "ms", rank=rank, subject=words.noun)
     certain = need.most_workers == need.workers

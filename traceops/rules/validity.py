@@ -128,14 +128,12 @@ def _cut_off(ranks: Sequence[int], count: int, manifest: dict[str, Any]) -> Verd
     shorter = None if steps is None else shorter_schedule(manifest.get("schedule"), steps)
     given_way = any(entry.get("status") == "given_way" for entry in entries)
     evidence = [Evidence(Fact.WHOLE_STEPS, 0, "steps", 1)]
-    claim, cause = validity_claims.CutOff(ranks=tuple(ranks) if len(ranks) < count else (), given_way=given_way), None
-    if given_way:
-        cause = "given_way"
-    elif shorter is not None and steps is not None:
+    claim = validity_claims.CutOff(ranks=tuple(ranks) if len(ranks) < count else (), given_way=given_way)
+    cause = "given_way" if given_way else None
+    if not given_way and shorter is not None and steps is not None:
         cause = "too_short"
         evidence.append(Evidence(Fact.STEPS_OF_THE_PROGRAM, steps, "steps", shorter.needed))
-        needed, active, flags = shorter.needed, shorter.active, shorter.flags
-        claim = replace(claim, ended=counted(steps), needed=needed, active=active, flags=flags)
+        claim = replace(claim, ended=counted(steps), needed=shorter.needed, active=shorter.active, flags=shorter.flags)
     return NO_WHOLE_STEP.verdict(NO_WHOLE_STEP.finding("warning", "high", claim, evidence, ranks=ranks, cause=cause))
 
 
@@ -162,16 +160,19 @@ def judge_traces(inputs: Inputs) -> list[Verdict]:
     found = []
     for summary in inputs.ranks:
         if summary.damage:
-            what = "; ".join(summary.damage)
+            what, untimed = "; ".join(summary.damage), summary.untimed if len(summary.damage) == 1 else 0
             claim = validity_claims.DamagedTrace(
                 file=_name(summary.path),
                 path=summary.path,
                 what=what,
                 events=summary.event_count,
+                untimed=untimed > 0,
                 incomplete=("gpu" if summary.on_gpu else "host") if summary.incomplete else None,
             )
             evidence = [Evidence(Fact.DAMAGE, what, rank=summary.rank), Evidence(Fact.EVENTS_READ, summary.event_count)]
-            found.append(DAMAGED.finding("warning", "high", claim, evidence, ranks=[summary.rank]))
+            severity: Severity = "info" if 0 < untimed <= max(2, summary.event_count // 100) else "warning"
+            cause = "untimed" if untimed else None
+            found.append(DAMAGED.finding(severity, "high", claim, evidence, ranks=[summary.rank], cause=cause))
     for path, what in inputs.found.problems:
         unused = validity_claims.NotUsed(file=_name(path), path=path, what=what)
         found.append(DAMAGED.finding("warning", "high", unused, [Evidence(Fact.NOT_USED, f"{path}: {what}")]))

@@ -49,9 +49,11 @@ class FileClaim(TraceClaim, frozen=True, kw_only=True):
 
 
 class DamagedTrace(FileClaim, frozen=True, kw_only=True):
-    """A trace that is used in part. incomplete: 'gpu' or 'host', where what it lacks may be of any moment."""
+    """A trace that is used in part. untimed: all that it lacks are times. incomplete: 'gpu' or 'host', where what it
+    lacks may be of any moment."""
 
     events: int
+    untimed: bool = False
     incomplete: str | None = None
 
 

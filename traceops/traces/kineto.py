@@ -145,7 +145,7 @@ def load_trace(path: str, ahead: bool = True) -> RankTrace:
     comm = with_recorded(events, scanner.meta)
     events = replace(events, comm=with_known_ranks(comm, meta.groups))
     incomplete = scanner.cut_off or scanner.unreadable > _MOST_UNREADABLE * len(events)
-    return RankTrace(path, meta, events, tuple(damage), size, frames, incomplete)
+    return RankTrace(path, meta, events, tuple(damage), size, frames, incomplete, columns.bad_times)
 
 
 def _is_merged(events: Events) -> bool:

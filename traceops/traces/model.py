@@ -188,6 +188,7 @@ class RankTrace(Struct, frozen=True):
     size_bytes: int = 0
     frames: Frames = NO_FRAMES
     incomplete: bool = False
+    untimed: int = 0  # events without a valid time
 
 
 _ANNOTATION = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):")
