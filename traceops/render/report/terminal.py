@@ -102,8 +102,7 @@ def _details(report: Report) -> list[Block]:
     if skipped := count_checks(report.checks).not_evaluated:
         named = ", ".join(not_evaluated(report.checks))
         blocks.append(soft(say("terminal", "missing", count=skipped, named=named)))
-    calm = all(found.severity == "info" and found.rule != SPEED.id for found in report.findings)
-    if calm and judged_pct(report) is not None:
+    if judged_pct(report) is not None and all(it.severity == "info" and it.rule != SPEED.id for it in report.findings):
         blocks.append(soft(kernels_sentence(report)))
     return blocks
 
