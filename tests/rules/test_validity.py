@@ -323,10 +323,22 @@ def test_operators_beside_a_gpu_are_not_called_healthy_compute(analysed):
     assert unjudged(report)["compute"] == "no_device"
     card, said = card_of(report), unjudged_sentence(report)
     assert card.level == "info" and card.judged_pct < 5
-    assert card.headline == "Too little could be judged: the trace names a GPU and holds only the host's operators"
+    assert card.headline == "Too little could be judged: the trace shows a GPU and holds only the host's operators"
     assert card.actions == ("If the program used the GPU, record again with ProfilerActivity.CUDA",)
-    assert "the trace names a GPU and holds only the host's operators" in said
+    assert "the trace shows a GPU and holds only the host's operators" in said
     assert "ProfilerActivity.CUDA" in said
+
+
+def test_memory_on_a_gpu_shows_that_there_is_one(tmp_path):
+    """A trace of ProfilerActivity.CPU alone, of a program on a GPU: '1 rank · cpu, 98 % of the window is compute'."""
+    took = {"Total Reserved": 0, "Device Type": 1, "Device Id": 0, "Addr": 7, "Bytes": 512, "Total Allocated": 512}
+    rows = [
+        event("aten::mm", 0, 900, "cpu_op"),
+        event("[memory]", 5, 0, "cpu_instant_event") | {"ph": "i", "args": took},
+    ]
+    (tmp_path / "trace.json").write_text(json.dumps({"profile_memory": 1, "traceEvents": rows}))
+    report = analyze(tmp_path / "trace.json")
+    assert unjudged(report)["compute"] == "no_device" and report.run.device is None
 
 
 def test_a_window_too_short_to_judge_is_not_said_to_be_judged(analysed):
@@ -411,7 +423,9 @@ def test_collectives_of_nccl_say_that_kernels_are_missing(analysed, names, backe
 
 def test_idle_time_of_a_gpu_that_was_not_recorded_is_not_told():
     """71 % of such a rank's step was said to be 'launched late'."""
-    one, other = (SimpleNamespace(rank=rank, kernels_lost=rank == 1, on_gpu=rank == 0) for rank in (0, 1))
+    one, other = (
+        SimpleNamespace(rank=rank, kernels_lost=rank == 1, on_gpu=rank == 0, unrecorded_gpu=False) for rank in (0, 1)
+    )
     for summary in (one, other):
         summary.meta, summary.copies = SimpleNamespace(device=None), SimpleNamespace(kinds=())
     times = [

@@ -55,12 +55,8 @@ def exposed_copies(
 ) -> tuple[ExposedCopies, ...]:
     """Of each rank and purpose what is exposed."""
     links = {way: _link(ranks, way, device, fabric) for way in ("to_device", "to_host")}
-    found = []
-    for summary in ranks:
-        for purpose in PURPOSES:
-            if (one := _of_rank(summary, purpose, typical[summary.rank], links)) is not None:
-                found.append(one)
-    return tuple(found)
+    found = (_of_rank(one, purpose, typical[one.rank], links) for one in ranks for purpose in PURPOSES)
+    return tuple(exposed for exposed in found if exposed is not None)
 
 
 def _link(ranks: Sequence[RankSummary], way: Direction, device: str | None, fabric: Fabric | None) -> HostLink | None:

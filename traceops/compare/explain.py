@@ -308,9 +308,8 @@ def explain(
         if c.status in ("new", "vanished") or abs(_more_calls(c)) >= max(1.0, 0.1 * (c.base_count or 0.0))
     )
     keep(compute, sure=compute is not None and abs(other) >= 0.5 * abs(compute.ms))
-    for bucket in ("idle_input", "idle_host", "memory", "comm_wait", "comm_transfer", "idle_sync"):
-        if case.is_worth(left.get(bucket, 0.0)):
-            timed.append(_of_bucket(bucket, left[bucket], case))
+    known = ("idle_input", "idle_host", "memory", "comm_wait", "comm_transfer", "idle_sync")
+    timed += [_of_bucket(bucket, left[bucket], case) for bucket in known if case.is_worth(left.get(bucket, 0.0))]
     timed += [
         Explanation("other", bucket_text(b, ledger), left[b], (b,))
         for b in ("idle_dependency", "idle_unknown", "idle_gap", "comm_unmatched")

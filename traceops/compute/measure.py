@@ -527,8 +527,8 @@ def _at_pace(loss: Loss, compute: RankCompute, steps_ns: Sequence[float]) -> Los
         for after in loss.paced_ns:
             # What is beyond the slowest pace is neither the host's nor the device's, and stays.
             saved = now - np.array(after[first : first + paces])
-            for one in (np.interp(step_ns, now, saved), *saved[alike]):
-                found.append(min(max(step_ns - float(one), 0.0), step_ns))
+            all_saved = (np.interp(step_ns, now, saved), *saved[alike])
+            found += [min(max(step_ns - float(one), 0.0), step_ns) for one in all_saved]
     if not found:
         return loss
     least, most = min(found), max(found)

@@ -176,7 +176,7 @@ def _no_longer_than_blocked(host: HostRows, late: Intervals, thread: Int, synced
         gaps = (thread == tid).nonzero()[0]
         blocked = union(events.ts[own], events.ts[own] + events.dur[own])
         start, ends = late.start[gaps], late.end[gaps]
-        first = blocked.start[:1].clip(max=start[0]) if len(blocked) else start[:1]
+        first = np.append(blocked.start, start[0])[:1].clip(max=start[0])
         # A call that begins in the gap waits for nothing, unless it is one more of a chain, as of copies.
         over = np.append(0, blocked.end)[blocked.start.searchsorted(start, side="right")].clip(start, ends)
         won = blocked.within(np.append(first, ends[:-1]), over)

@@ -96,8 +96,9 @@ def _evaluated(run: CrossRank, checks: Sequence[Check]) -> set[str]:
 
 
 def _may_have_launched(summary: RankSummary, *, on_cpu: bool) -> bool:
-    """Whether the trace names a GPU, of which it holds neither kernels nor calls: whether it was used is not known."""
-    return not on_cpu and summary.meta.device is not None and not summary.on_gpu and not summary.kernels_lost
+    """Whether the trace shows a GPU, of which it holds neither kernels nor calls: whether it was used is not known."""
+    shown = summary.meta.device is not None or summary.unrecorded_gpu
+    return not on_cpu and shown and not summary.on_gpu and not summary.kernels_lost
 
 
 def _unjudged_pct(times: RankTimes, open_buckets: Sequence[str], *, on_cpu: bool) -> dict[str, float]:
