@@ -371,9 +371,8 @@ def find_dense_table(kernels: Kernels) -> None:
         if not one.tensors or not one.tensors[0].dims:
             continue
         touched, width = _touched(one), one.tensors[0].dims[-1]
-        if (
-            table := _filled_rows(one, max(_FULL * touched * width, int(_LEAST_BYTES) // 4), width, kernels, uses)
-        ) is None:
+        least = max(_FULL * touched * width, int(_LEAST_BYTES) // 4)
+        if (table := _filled_rows(one, least, width, kernels, uses)) is None:
             continue
         whole = [
             each

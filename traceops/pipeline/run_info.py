@@ -34,9 +34,7 @@ def run_block(discovery: Discovery, ranks: Sequence[RankSummary]) -> Run:
     hosts = manifest.get("hosts") or sorted(filter(None, set(rank_hosts(discovery, ranks).values())))
     steps, argv = sorted(numbered_steps(ranks)), manifest.get("argv")
     on_gpu = any(summary.on_gpu for summary in ranks)
-    ran_on_gpu = on_gpu or any(
-        own.kernels_lost or own.unrecorded_gpu for own in ranks
-    )  # of which a trace may hold nothing
+    ran_on_gpu = on_gpu or any(own.kernels_lost or own.unrecorded_gpu for own in ranks)  # whose work no trace holds
     run = Run(
         name=manifest.get("name") or discovery.name,
         world_size=world,

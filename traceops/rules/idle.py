@@ -124,7 +124,8 @@ def hidden_loading(
         loading = stored(loads[rank])
         claim = replace(claim, loading=loading, rest=stored(rest_ms))
         evidence.append(Evidence(Fact.LOADING_OF_A_BATCH_BY_THE_WORKERS, loading, words.unit("ms"), rank=rank))
-    return rule.finding(severity, "medium", claim, evidence, ranks=ranks, impact_ms=waits_ms, cause="input")
+    found = rule.finding(severity, "medium", claim, evidence, ranks=ranks, impact_ms=waits_ms, cause="input")
+    return found if worst.summary.on_gpu else replace(found, advice=rule.advice_for("no_gpu"))
 
 
 # TO-I003 where the host waits for copies: the device is idle behind them, and their cure is another.

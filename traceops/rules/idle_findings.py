@@ -249,9 +249,9 @@ def finding_of(
     confidence: Confidence = "low" if damaged else _confidence(kind, slowdown, worst.light)
     costs = None if impact is None else stored(impact)
     found = kind.rule.finding(severity, confidence, claim, evidence, ranks=ranks, impact_ms=costs, cause=kind.cause)
-    many = optimizer is None or any(_MULTI.match(name) for name in dict(worst.times.summary.host.regions))
-    key = "no_gpu" if facts.get("unseen") else kind.cause if many else "optimizer"
-    return replace(found, advice=kind.rule.advice_for(key))
+    if optimizer is not None and not any(_MULTI.match(name) for name in dict(worst.times.summary.host.regions)):
+        return replace(found, advice=kind.rule.advice_for("optimizer"))
+    return replace(found, advice=kind.rule.advice_for("no_gpu")) if facts.get("unseen") else found
 
 
 def _of_loading(
