@@ -384,11 +384,11 @@ def test_a_run_whose_steps_are_replayed_says_what_they_show(tmp_path):
 
 
 @pytest.mark.parametrize("why", [*NO_REPLAY])
-def test_each_reason_has_one_line_in_terminal_and_page(why, tmp_path):
+def test_a_reason_has_one_line_at_most_in_terminal_and_page(why, tmp_path):
     report = analyze(DATA / "ddp4")
     report = replace(report, what_if=(), summary=replace(report.summary, replay=None, no_replay=why))
-    [line] = told(report, tmp_path)
-    assert NO_REPLAY[why] in line and len(line) < 120
+    lines = told(report, tmp_path)  # one rank's summary shows no comparison of ranks
+    assert not lines if why == "one_rank" else NO_REPLAY[why] in lines[0] and len(lines[0]) < 120
     page = describe(report)
     [section] = [one for one in page.sections if one.id == "what-if"]
     assert NO_REPLAY[why] in section.blocks[0].plain

@@ -96,8 +96,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = command.main(args)
         sys.stdout.flush()
     except TraceopsError as error:
-        if args.verbose:
-            traceback.print_exc()
         advice = instead(asked_parser(parser, words), str(error)) if isinstance(error, UsageError) else ""
         _say_error(f"traceops {args.command}: {error}{advice}")
         return error.exit_code

@@ -315,7 +315,7 @@ def _evidence(
     return (
         Evidence(Fact.BUCKET, stored(worst.ms), words.unit("ms"), rank=rank, subject=kind.bucket),
         Evidence(Fact.BUCKET_PCT, round(worst.pct, 1), "%", kind.bounds[0], rank=rank, subject=kind.bucket),
-        Evidence(Fact.BUCKET_PCT_SPREAD, spread, "%", subject=kind.bucket),
+        *([Evidence(Fact.BUCKET_PCT_SPREAD, spread, "%", subject=kind.bucket)] if len(idle) > 1 else []),
         Evidence(Fact.STEP, stored(worst.step_ms if worst.bounded else recorded_step_ms), "ms", subject=words.noun),
         *(() if saved is None else (Evidence(Fact.SAVED_WITHOUT_IT, stored(saved), words.unit("ms")),)),
         *([Evidence(Fact.RECORDED, stored(worst.recorded_ms), words.unit("ms"), rank=rank)] if worst.bounded else []),

@@ -92,9 +92,9 @@ def _details(report: Report) -> list[Block]:
         *role_lines(report),
         *experts_lines(report),
         *pass_lines(report),
-        *_what_if(report),
+        *(_what_if(report) if report.summary.no_replay != "one_rank" else []),
         *host_lines(report),
-        _ranks(report),
+        *([_ranks(report)] if len(report.ranks) > 1 else []),
         *(finding_block(finding, words=report.summary.step_words) for finding in report.findings),
     ]
     if unjudged := unjudged_sentence(report):
