@@ -124,14 +124,14 @@ def hidden_loading(
         loading = stored(loads[rank])
         claim = replace(claim, loading=loading, rest=stored(rest_ms))
         evidence.append(Evidence(Fact.LOADING_OF_A_BATCH_BY_THE_WORKERS, loading, words.unit("ms"), rank=rank))
-    found = rule.finding(severity, "medium", claim, evidence, ranks=ranks, impact_ms=waits_ms, cause="input")
-    return found if worst.summary.on_gpu else replace(found, advice=rule.advice_for("no_gpu"))
+    return rule.finding(severity, "medium", claim, evidence, ranks=ranks, impact_ms=waits_ms, cause="input")
 
 
 # TO-I003 where the host waits for copies: the device is idle behind them, and their cure is another.
 
 CAUSE = "copies"
 _MOSTLY = 0.5  # of this idle time
+_BESIDE = 0.1  # of the idle time before late launches
 _SYNCHRONIZES = re.compile(r"(?:Device|Stream|Event)Synchronize$|DeviceSynchronize( in Torch-Compiled)")
 
 
@@ -144,13 +144,8 @@ def of_copies(found: Finding, inputs: Inputs) -> Finding:
     idle, behind = float(bucket.value or 0.0), mean_ms(times.summary.copies.sync_ns[times.typical])
     if behind < _MOSTLY * idle or not behind:
         return found
-    words = inputs.run.step_words
-    return replace(
-        restated(found, BlockedOnDevice, copies_pct=stored(min(100 * behind / idle, 100))),
-        evidence=(*found.evidence, Evidence(Fact.BEHIND_COPIES, stored(behind), words.unit("ms"), rank=bucket.rank)),
-        cause=CAUSE,
-        advice=BLOCKED_ON_DEVICE.advice_for(CAUSE),
-    )
+    found = restated(found, BlockedOnDevice, copies_pct=stored(min(100 * behind / idle, 100)))
+    return replace(found, cause=CAUSE, advice=BLOCKED_ON_DEVICE.advice_for(CAUSE))
 
 
 def of_synchronize(found: Finding, *, operators: bool = True) -> Finding:
@@ -193,17 +188,8 @@ def of_anomaly(found: Finding, inputs: Inputs) -> Finding:
     count, ms = float(checks.count[times.typical].mean()), mean_ms(checks.host_ns[times.typical])
     if count < _LEAST:
         return found
-    words = inputs.run.step_words
-    return replace(
-        restated(found, BlockedOnDevice, reads=stored(count), reads_ms=stored(ms)),
-        evidence=(
-            *found.evidence,
-            Evidence(Fact.ANOMALY_READS, round(count, 1), words.per, rank=times.summary.rank),
-            Evidence(Fact.HOST_IN_THEM, stored(ms), words.unit("ms"), rank=times.summary.rank),
-        ),
-        cause=ANOMALY,
-        advice=BLOCKED_ON_DEVICE.advice_for(ANOMALY),
-    )
+    found = restated(found, BlockedOnDevice, reads=stored(count), reads_ms=stored(ms))
+    return replace(found, cause=ANOMALY, advice=BLOCKED_ON_DEVICE.advice_for(ANOMALY))
 
 
 HOST_BOUND = described("idle", "TO-I001")
@@ -250,6 +236,9 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
         most = max(one.pct for one in idle)
         numbers = {"pct": f"{most:.1f}", "bound": kind.bounds[0], "window": window, "spared": spared}
         return kind.rule.clear(reason("idle", "little", **numbers, **stretched(idle)))
+    if kind.rule is BLOCKED_ON_DEVICE and worst.recorded_ms < _BESIDE * (late := worst.times.mean_ms("idle_host")):
+        window = inputs.run.unit == "window"
+        return kind.rule.clear(reason("idle", "beside", ms=worst.recorded_ms, late=late, window=window))
     if kind.bucket == "idle_host" and (severity := _beyond_recording(kind, inputs, worst, severity)) is None:
         return kind.rule.not_evaluated(may_be_recording(inputs.run, worst), "may_be_recording")
     few = few_steps(worst.times, kind.bucket) if kind.rule is BLOCKED_ON_DEVICE else None
@@ -376,7 +365,7 @@ class IdleBounds(Bounds, frozen=True):
     host_pct: tuple[float, float, float] = (10.0, 20.0, 40.0)
     outside_pct: tuple[float, float, float] = (30.0, 50.0, 70.0)
     input_pct: tuple[float, float, float] = (5.0, 10.0, 30.0)
-    sync_pct: tuple[float, float, float] = (1.0, 3.0, 15.0)
+    sync_pct: tuple[float, float, float] = (2.0, 3.0, 15.0)
     unknown_pct: float = 10.0
 
 
