@@ -539,7 +539,7 @@ def test_one_large_copy_among_small_ones_is_told_by_all_bytes(total, typically, 
         count=np.full(steps, 3), bytes=np.full(steps, 2_048), total_bytes=np.full(steps, total),
         device_ns=np.full(steps, 2_100_000), **numbers,
     )  # fmt: skip
-    times = {"sync_ms": 0.0, "exposed_ms": 1.0, "saved_ms": 1.0, "blocked_ms": 0.0, "rank": 0}
+    times = {"exposed_ms": 1.0, "saved_ms": 1.0, "blocked_ms": 0.0, "rank": 0}
     copies = SimpleNamespace(purpose="input", kinds=(kind,), steps=steps, link=None, **times)
     claim = claim_of_copies(Part(copies, 1.0, 10.0), [0], 1, STEP)
     assert (claim.count, claim.typically, claim.total) == (3, typically, whole)

@@ -225,18 +225,9 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
             return kind.rule.clear(spared)
     worst = max(idle, key=lambda one: one.pct)
     if (severity := severity_of(_graded_pct(kind, inputs, idle, worst, saved), *kind.bounds)) is None:
-        # Too little idle time: loading that a late rank hides, or why the rule is clear or was not evaluated
-        window = inputs.run.unit == "window"
-        if behind is not None and kind.rule is INPUT_BOUND:
-            hidden = hidden_loading(kind.rule, kind.bounds, inputs.run, behind)
-            if hidden is not None:
-                return kind.rule.verdict(hidden)
-        if (unknown := unknown_pct(judged)) > BOUNDS.unknown_pct:
-            return kind.rule.not_evaluated(reason("idle", "unknown_cause", pct=f"{unknown:.0f}", window=window))
-        most = max(one.pct for one in idle)
-        numbers = {"pct": f"{most:.1f}", "bound": kind.bounds[0], "window": window, "spared": spared}
-        return kind.rule.clear(reason("idle", "little", **numbers, **stretched(idle)))
-    if kind.rule is BLOCKED_ON_DEVICE and worst.recorded_ms < _BESIDE * (late := worst.times.mean_ms("idle_host")):
+        return _little(kind, inputs, judged, idle, behind, spared)
+    late = worst.times.mean_ms("idle_host")
+    if kind.rule is BLOCKED_ON_DEVICE and worst.recorded_ms < _BESIDE * late:
         window = inputs.run.unit == "window"
         return kind.rule.clear(reason("idle", "beside", ms=worst.recorded_ms, late=late, window=window))
     if kind.bucket == "idle_host" and (severity := _beyond_recording(kind, inputs, worst, severity)) is None:
@@ -246,6 +237,27 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
         severity = "info"
     found = finding_of(kind, severity, inputs, idle, saved, damaged=bool(judged[0].summary.damage))
     return kind.rule.verdict(_with_causes(kind, found, inputs, idle, worst, few))
+
+
+def _little(
+    kind: IdleJudgement,
+    inputs: Inputs,
+    judged: Sequence[RankTimes],
+    idle: Sequence[Idle],
+    behind: BehindLate | None,
+    spared: str,
+) -> Verdict:
+    """Of too little idle time: loading that a late rank hides, or why the rule is clear or was not evaluated."""
+    window = inputs.run.unit == "window"
+    if behind is not None and kind.rule is INPUT_BOUND:
+        hidden = hidden_loading(kind.rule, kind.bounds, inputs.run, behind)
+        if hidden is not None:
+            return kind.rule.verdict(hidden)
+    if (unknown := unknown_pct(judged)) > BOUNDS.unknown_pct:
+        return kind.rule.not_evaluated(reason("idle", "unknown_cause", pct=f"{unknown:.0f}", window=window))
+    most = max(one.pct for one in idle)
+    numbers = {"pct": f"{most:.1f}", "bound": kind.bounds[0], "window": window, "spared": spared}
+    return kind.rule.clear(reason("idle", "little", **numbers, **stretched(idle)))
 
 
 def judge_outside_torch(inputs: Inputs) -> Verdict:

@@ -74,6 +74,15 @@ class Part(Struct, frozen=True):
         return 100.0 * self.ms / self.step_ms if self.step_ms else 0.0
 
     @property
+    def pinned(self) -> bool:
+        return self.copies.kinds[0].memory == "pinned"
+
+    @property
+    def assumes_link(self) -> bool:
+        """Whether what is left of it comes from a table, and no pinned copy of the trace shows it."""
+        return self.copies.link is not None and self.copies.link.source != "trace" and not self.pinned
+
+    @property
     def saved_ms(self) -> float:
         """What its cure takes away: what is left of it is the link's."""
         return max(self.ms - (self.copies.exposed_ms - self.copies.saved_ms), 0.0)
@@ -185,7 +194,7 @@ def _judged(inputs: Inputs, purpose: Purpose, own: Sequence[Part]) -> Finding | 
     worst = max(own, key=lambda part: part.pct)
     if (severity := severity_of(worst.pct, *BOUNDS.exposed_pct)) is None:
         return None
-    pinned = worst.copies.kinds[0].memory == "pinned"
+    pinned = worst.pinned
     cause: str = "pageable_input" if purpose == "input" else purpose
     if purpose != "output" and pinned:
         cause = f"pinned_{purpose}"
@@ -200,5 +209,5 @@ def _judged(inputs: Inputs, purpose: Purpose, own: Sequence[Part]) -> Finding | 
         severity = "info"
     claim = claim_of_copies(worst, ranks, len(inputs.run.ranks), inputs.run.step_words)
     evidence = evidence_of(worst, own, inputs.run.step_words, saved, BOUNDS.exposed_pct[0])
-    confidence: Confidence = "medium" if damaged else "high"
+    confidence: Confidence = "medium" if damaged or worst.assumes_link else "high"
     return EXPOSED_COPIES.finding(severity, confidence, claim, evidence, ranks=ranks, impact_ms=saved, cause=cause)
