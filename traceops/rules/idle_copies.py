@@ -78,6 +78,13 @@ class Part(Struct, frozen=True):
         return self.copies.kinds[0].memory == "pinned"
 
     @property
+    def cause(self) -> str:
+        if self.copies.purpose == "output":
+            return "output"
+        pageable = "pageable_" if self.copies.purpose == "input" else ""
+        return ("pinned_" if self.pinned else pageable) + self.copies.purpose
+
+    @property
     def assumes_link(self) -> bool:
         """Whether what is left of it comes from a table, and no pinned copy of the trace shows it."""
         return self.copies.link is not None and self.copies.link.source != "trace" and not self.pinned
@@ -194,12 +201,8 @@ def _judged(inputs: Inputs, purpose: Purpose, own: Sequence[Part]) -> Finding | 
     worst = max(own, key=lambda part: part.pct)
     if (severity := severity_of(worst.pct, *BOUNDS.exposed_pct)) is None:
         return None
-    pinned = worst.pinned
-    cause: str = "pageable_input" if purpose == "input" else purpose
-    if purpose != "output" and pinned:
-        cause = f"pinned_{purpose}"
     if purpose == "offload" and severity != "info":
-        severity = "info" if pinned and worst.pct < BOUNDS.most_of_step_pct else "warning"
+        severity = "info" if worst.pinned and worst.pct < BOUNDS.most_of_step_pct else "warning"
     hit = [part for part in own if part.pct >= max(BOUNDS.exposed_pct[0], _ALSO * worst.pct)]
     ranks = [part.copies.rank for part in hit]
     damaged = any(times.summary.damage for times in inputs.run.ranks if times.summary.rank in ranks)
@@ -210,4 +213,6 @@ def _judged(inputs: Inputs, purpose: Purpose, own: Sequence[Part]) -> Finding | 
     claim = claim_of_copies(worst, ranks, len(inputs.run.ranks), inputs.run.step_words)
     evidence = evidence_of(worst, own, inputs.run.step_words, saved, BOUNDS.exposed_pct[0])
     confidence: Confidence = "medium" if damaged or worst.assumes_link else "high"
-    return EXPOSED_COPIES.finding(severity, confidence, claim, evidence, ranks=ranks, impact_ms=saved, cause=cause)
+    return EXPOSED_COPIES.finding(
+        severity, confidence, claim, evidence, ranks=ranks, impact_ms=saved, cause=worst.cause
+    )
