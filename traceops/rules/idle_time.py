@@ -62,7 +62,7 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Idles(Claim, frozen=True, kw_only=True):
     """Ranks that idle for one cause, `all_ranks` or several or one; `rank` is the worst of them. profiler: what of it
     is the profiler's, or how that is known. recorded: what the traces show. plain: the step without the profiler that
-    all of it is a part of."""
+    all of it is a part of. few: the steps that have nearly all of it, of `of`."""
 
     family = "idle"
     ranks: tuple[int, ...]
@@ -76,6 +76,8 @@ class Idles(Claim, frozen=True, kw_only=True):
     profiler: str = ""
     recorded: float | None = None
     recorded_step: float | None = None
+    few: int | None = None
+    of: int | None = None
 
 
 class OutsideTorch(Claim, frozen=True, kw_only=True):
@@ -131,13 +133,11 @@ class InputBound(Idles, frozen=True, kw_only=True):
 
 
 class BlockedOnDevice(Idles, frozen=True, kw_only=True):
-    """The host blocks on the device. copies_pct: after copies. reads: for NaN, by autograd. few: of `of` steps."""
+    """The host blocks on the device. copies_pct: after copies. reads: for NaN, by autograd."""
 
     copies_pct: float | None = None
     reads: float | None = None
     reads_ms: float | None = None
-    few: int | None = None
-    of: int | None = None
 
 
 class HiddenLoading(Claim, frozen=True, kw_only=True):
