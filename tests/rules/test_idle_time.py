@@ -108,11 +108,13 @@ def test_without_such_steps_the_trace_is_believed():
 def test_an_optimizer_that_launches_for_all_parameters_at_once_is_not_to_do_so():
     """Shampoo, which takes neither, was told to use fused=True or foreach=True beside its _foreach_add_."""
     found = host_bound(analyze(DATA / "hta" / "pair"))
-    claim = claim_of(found, HostBound)
-    assert (claim.rank, claim.optimizer) == (1, "Optimizer.step#Shampoo.step")
-    assert claim.optimizer_ms == pytest.approx(209.1, abs=0.05) and not claim.optimizer_recorded
-    assert "foreach=True" not in found.advice and claim.first is None
-    assert found.cause == "host"
+    assert "foreach=True" not in found.advice and found.cause == "host"
+
+
+def test_an_optimizer_is_named_for_what_the_device_idles_meanwhile():
+    """Shampoo 'alone keeps the host busy for 209 ms': 79 of the 157 idle ones lie in backward."""
+    claim = claim_of(host_bound(analyze(DATA / "hta" / "pair")), HostBound)
+    assert not claim.optimizer and claim.first.inside == "## backward ##"
 
 
 def test_a_short_optimizer_is_not_blamed(tmp_path):
@@ -195,11 +197,6 @@ def starves(path):
     return found
 
 
-def test_a_stretch_without_operators_counts_for_the_step_that_waits_for_it():
-    """'0.0 times/step' beside 159 ms: the host is in it before the step of the device begins."""
-    assert value(starves(COLLECTED), "times in what the trace does not show") == 1.0
-
-
 def written(folder, change):
     """The trace with more events, made of what it holds."""
     trace = json.loads(gzip.decompress(COLLECTED.read_bytes()))
@@ -218,9 +215,8 @@ def test_what_the_trace_does_not_show_is_told_as_that():
     first = claim_of(found, HostBound).first
     assert first == Held(ms=first.ms) and first.ms == pytest.approx(159.3, abs=0.1)
     assert value(found, "of it in what the trace does not show") == pytest.approx(159.3, abs=0.1)
-    assert value(found, "times in what the trace does not show") == 1.0
     assert found.cause == "host"
-    assert "larger batch" not in found.advice and "`traceops run` names it" in found.advice
+    assert found.advice.startswith("See what holds the host: `traceops run` names it")
 
 
 def holes(events):
@@ -244,42 +240,33 @@ def test_the_first_sentence_names_what_holds_the_host_most():
     assert starves(COLLECTED.parent).number(Fact.HELD_IN) == pytest.approx(159.3, abs=0.5)
 
 
-def test_a_stretch_that_begins_inside_a_range_of_the_program_is_counted(tmp_path):
-    """The range of an optimizer's step ends 50 µs into each: they came '0.0 times'."""
-    tail = {"cat": "user_annotation", "name": "tail", "dur": 3050}
-    found = starves(
-        written(tmp_path, lambda events: [{**one, **tail, "ts": one["ts"] - 3000} for one in holes(events)])
-    )
-    assert found.number(Fact.TIMES_IN) == 1
-
-
 def test_an_operator_that_takes_long_is_named(tmp_path):
     found = starves(written(tmp_path, lambda events: list(holes(events))))
     first = claim_of(found, HostBound).first
     assert first == Held(ms=first.ms, what="aten::unique_dim")
     assert first.ms == pytest.approx(159.3, abs=0.5)
-    assert "larger batch" not in found.advice and found.advice.startswith("Move these operators")
+    assert found.advice.startswith("Do this work on the GPU")
 
 
 def test_an_operator_that_computes_nothing_is_not_to_be_moved_to_the_device(tmp_path):
     """aten::empty took 12 ms, twice: a lock or Python's collector, and no tensor on the CPU."""
     found = starves(written(tmp_path, lambda events: [{**hole, "name": "aten::empty"} for hole in holes(events)]))
     assert claim_of(found, HostBound).first.what == "aten::empty"
-    assert "computes on the CPU" not in found.advice and "a lock" in found.advice
+    assert found.advice.startswith("See what holds the host")
 
 
 def test_a_compiled_function_does_not_plan_again(tmp_path):
     """What inductor wrote is Python: 37 ms in each step, on the same shapes."""
     compiled = {"name": "CompiledFunction"}
     found = starves(written(tmp_path, lambda events: [{**hole, **compiled} for hole in holes(events)]))
-    assert "Pad to few shapes" not in found.advice and "Python" in found.advice
+    assert found.advice.startswith("See what holds the host")
 
 
 def test_an_operator_that_launches_does_not_compute_on_the_cpu(tmp_path):
     """Attention of cuDNN plans for each new length before it launches."""
     found = starves(written(tmp_path, lambda events: [{**one, "dur": one["dur"] + 30} for one in holes(events)]))
     assert claim_of(found, HostBound).first.what == "aten::unique_dim"
-    assert "computes on the CPU" not in found.advice and found.advice.startswith("Pad to few shapes")
+    assert found.advice.startswith("See what holds the host")
 
 
 def test_calls_for_memory_have_the_advice_of_a_cold_allocator(tmp_path):
@@ -299,7 +286,7 @@ def launches(events):
 
 def test_many_short_ones_keep_their_advice(tmp_path):
     found = starves(written(tmp_path, lambda events: list(launches(events))))
-    assert claim_of(found, HostBound).held is None and "larger batch" in found.advice
+    assert claim_of(found, HostBound).first is None and found.advice.startswith("Launch fewer kernels")
 
 
 def test_nothing_recorded_is_not_told_of_a_damaged_trace(tmp_path):
@@ -309,7 +296,7 @@ def test_nothing_recorded_is_not_told_of_a_damaged_trace(tmp_path):
     (tmp_path / "trace.json").write_bytes(text[:broken] + b'"ph: "X"' + text[broken + 9 :])
     report = analyze(tmp_path)
     assert "1 event is not readable" in next(one for one in report.findings if one.rule == "TO-V002").message
-    assert claim_of(starves(tmp_path), HostBound).held is None
+    assert claim_of(starves(tmp_path), HostBound).first is None
 
 
 def test_long_calls_of_a_trace_without_operators_are_told_too(tmp_path):
@@ -369,22 +356,29 @@ def small(folder, between, operator="aten::mm", first_ms=2, steps=5, **meta):
 def test_memory_that_is_pinned_is_no_kernel_that_is_loaded(tmp_path):
     """One step with a cudaHostAlloc of 5 ms was told to record later steps."""
     found = found_host_bound(small(tmp_path, [row("cudaHostAlloc", "cuda_runtime", 2_050, 5_000)], steps=1))
-    assert claim_of(found, HostBound).first.what == "cudaHostAlloc" and "loads a kernel or starts" not in found.advice
-    assert "pin memory" in found.advice
+    assert claim_of(found, HostBound).first.what == "cudaHostAlloc" and found.advice.startswith("Take this memory once")
 
 
 def test_memory_that_is_taken_again_and_again_is_no_first_use(tmp_path):
     """Of ten equal calls that each took and freed memory in one window: 'Record later steps'."""
-    rows = [row(f"cuda{'Malloc' if at % 2 else 'Free'}", "cuda_runtime", 2_050 + 900 * at, 800) for at in range(6)]
+    rows = [row(f"cuda{'Malloc' if at % 2 else 'Free'}", "cuda_runtime", 2_050 + 500 * at, 450) for at in range(12)]
     assert "torch's allocator" in found_host_bound(small(tmp_path, rows, steps=1)).advice
 
 
-def test_the_time_in_long_stretches_is_of_all_kinds_of_them(tmp_path):
-    """It was the sum of the eight largest kinds."""
-    rows = [row("aten::op", "cpu_op", 2_050, 950)]
-    rows += [row(f"aten::op{at}", "cpu_op", 3_050 + 440 * at, 400) for at in range(11)]
-    claim = claim_of(found_host_bound(small(tmp_path, rows)), HostBound)
-    assert claim.held == pytest.approx(0.95 + 11 * 0.4, abs=0.01)
+def test_what_to_do_is_about_most_of_the_long_stretches(tmp_path):
+    """One call for memory took longest of all, and nine operators together took twice as long."""
+    rows = [row("cudaHostAlloc", "cuda_runtime", 2_050, 1_700)]
+    rows += [row(f"aten::op{at}", "cpu_op", 3_800 + 440 * at, 400) for at in range(9)]
+    assert found_host_bound(small(tmp_path, rows)).advice.startswith("Do this work on the GPU")
+
+
+def test_a_call_from_several_operators_is_one_thing(tmp_path):
+    """17 of 156 ms were 'in cudaLaunchKernel (aten::bitwise_not)': each operator's first launch was one."""
+    rows = [row("cudaLaunchKernel", "cuda_runtime", 2_050 + 700 * at, 600) for at in range(8)]
+    rows += [row(f"aten::op{at}", "cpu_op", 2_045 + 700 * at, 610) for at in range(8)]
+    found = found_host_bound(small(tmp_path, rows, steps=1))
+    assert claim_of(found, HostBound).first == Held(ms=pytest.approx(4.8, abs=0.01), what="cudaLaunchKernel")
+    assert found.advice.startswith("Record later steps")
 
 
 def test_an_optimizer_that_begins_before_the_window_is_named(tmp_path):
@@ -396,18 +390,15 @@ def test_an_optimizer_that_begins_before_the_window_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("operator", "meta", "python", "to_record"),
-    [("aten::mm", {}, True, True), ("aten::mm", {"with_stack": 1}, True, False), ("", {}, False, True)],
+    ("operator", "meta", "to_record"), [("aten::mm", {}, True), ("aten::mm", {"with_stack": 1}, False), ("", {}, True)]
 )
-def test_what_is_not_recorded_is_told_as_that_and_to_record_it_only_then(tmp_path, operator, meta, python, to_record):
-    """Inside a range of the program the trace 'does not show what the host does'; without operators it was 'Python or a
-    library'; and with stacks the advice was to record them."""
+def test_what_is_not_recorded_is_told_as_that_and_to_record_it_only_then(tmp_path, operator, meta, to_record):
+    """Inside a range of the program the trace 'does not show what the host does'; and with stacks the advice was to
+    record them."""
     report = small(tmp_path, [row("tokenize", "user_annotation", 2_050, 6_000)] * bool(operator), operator, **meta)
     found = found_host_bound(report)
-    assert (
-        "no operator is recorded" in found.message or "only that the host is in" in found.message
-    ) and "long stretches of the host" in found.message
-    assert ("Python or a library" in found.advice, "with_stack=True" in found.advice) == (python, to_record)
+    assert ("in the range 'tokenize'" if operator else "outside all recorded operators") in found.message
+    assert ("with_stack=True" in found.advice) == to_record
 
 
 def test_what_holds_the_host_in_front_of_its_first_call_is_told_too(tmp_path):
@@ -421,7 +412,7 @@ def test_what_holds_the_host_in_front_of_its_first_call_is_told_too(tmp_path):
 def test_the_first_call_may_start_the_profiler_too():
     """'At least 7.47 ms of it is the program's own', of a first launch of 6.5 ms on an MI250."""
     found = starves(DATA / "hta" / "amd")
-    assert "loads a kernel or starts" in found.advice and "program's own" not in found.message
+    assert found.advice.startswith("Record later steps") and "program's own" not in found.message
 
 
 @pytest.mark.parametrize(("name", "cost"), [("cudaGraphLaunch", 9.0), ("aten::sort", 5.0)])
@@ -562,11 +553,8 @@ def test_what_is_certainly_the_program_s_is_said():
     """Two ranks of 128: 157 of 615 ms are late on one, and recording takes no more than a sixth of that."""
     report = analyze(DATA / "hta" / "pair")
     found = found_host_bound(report)
-    cost = next(e.value for e in found.evidence if e.fact is Fact.RECORDING_AT_MOST)
-    late = next(e.value for e in found.evidence if e.fact is Fact.BUCKET)
-    assert 0 < cost < late / 5
-    claim = claim_of(found, HostBound)
-    assert (claim.own, claim.cost) == (pytest.approx(late - cost), pytest.approx(cost))
+    late, claim = found.number(Fact.BUCKET), claim_of(found, HostBound)
+    assert 0 < claim.cost < late / 5 and claim.own == pytest.approx(late - claim.cost)
 
 
 def test_what_recording_may_take_is_said_beside_the_gain():
@@ -669,7 +657,7 @@ def test_reads_behind_each_function_of_backward_are_named():
     assert (found.cause, found.severity) == ("anomaly_detection", "warning")
     assert claim_of(found, BlockedOnDevice).reads == 244
     assert "set_detect_anomaly(False)" in found.advice and ".item()" not in found.advice
-    assert next(e.value for e in found.evidence if e.fact is Fact.HOST_IN_THEM) == pytest.approx(10.56, abs=0.01)
+    assert claim_of(found, BlockedOnDevice).reads_ms == pytest.approx(10.56, abs=0.01)
 
 
 def test_a_value_that_a_function_of_backward_reads_itself_is_none_of_it(tmp_path):

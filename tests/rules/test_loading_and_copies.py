@@ -100,12 +100,6 @@ def test_the_input_leads_and_no_rank_is_accused(tmp_path):
     assert all(one.severity == "info" for one in of_rule(report, "TO-S001"))
 
 
-@pytest.mark.parametrize(("name", "pins"), [("plain_profiler/cold_start", True), ("starved_loader2", False)])
-def test_pinned_memory_is_for_a_gpu(name, pins):
-    [input_bound] = of_rule(analyze(DATA / name), "TO-I002")
-    assert ("pin_memory" in input_bound.advice) == pins and "num_workers" in input_bound.advice
-
-
 def test_a_rank_whose_loader_alone_is_slow_still_is(tmp_path):
     report = run_with_workers(tmp_path, QUICK)
     [late] = of_rule(report, "TO-S001")
@@ -232,7 +226,6 @@ def test_batches_that_workers_have_ready_are_waited_for_by_nobody(pace_ms, told)
     behind = BehindLate((1,), (), 14.06, 1.66, serious=True)
     found = hidden_loading(INPUT_BOUND, (5.0, 10.0, 25.0), run, behind)
     assert bool(found) == told
-    assert found is None or "pin_memory" not in found.advice, "its ranks have no GPU"
 
 
 RUN = Path(__file__).parents[1] / "data" / "starved_loader2"
@@ -470,7 +463,7 @@ def test_copies_beside_kernels_are_fine(reports):
     assert sum(one.pct for one in report.summary.unjudged if one.bucket == "memory") < 2  # memsets
 
 
-def test_size_speed_and_place_are_told_and_where_the_links_speed_is_from(reports):
+def test_size_speed_and_place_are_told(reports):
     (one,) = found(reports["pageable"])
     assert "It is made in aten::to. It runs at 9.8 GB/s." in one.message
     claim = claim_of(one, ExposedCopying)
@@ -480,11 +473,9 @@ def test_size_speed_and_place_are_told_and_where_the_links_speed_is_from(reports
         "pageable",
         "aten::to",
     )
-    assert claim.gbs == pytest.approx(9.8, abs=0.05) and claim.pinned == pytest.approx(3.5, abs=0.005)
-    assert (round(claim.link_gbs), claim.link, claim.generation, claim.lanes) == (48, "pcie", 5, 16)
+    assert claim.gbs == pytest.approx(9.8, abs=0.05)
     (own,) = found(reports["same_stream"])
-    assert value(own, "link from pinned memory") == pytest.approx(55.5, abs=0.2)  # more than the table
-    assert "pinned already" in own.advice
+    assert "pinned" not in own.advice, "it is already"
 
 
 def test_a_wait_for_copies_is_told_once_and_not_as_item_calls(reports):
@@ -548,9 +539,9 @@ def test_one_large_copy_among_small_ones_is_told_by_all_bytes(total, typically, 
         count=np.full(steps, 3), bytes=np.full(steps, 2_048), total_bytes=np.full(steps, total),
         device_ns=np.full(steps, 2_100_000), **numbers,
     )  # fmt: skip
-    times = {"sync_ms": 0.0, "exposed_ms": 1.0, "saved_ms": 1.0, "blocked_ms": 0.0, "rank": 0}
+    times = {"exposed_ms": 1.0, "saved_ms": 1.0, "blocked_ms": 0.0, "rank": 0}
     copies = SimpleNamespace(purpose="input", kinds=(kind,), steps=steps, link=None, **times)
-    claim = claim_of_copies(Part(copies, 1.0, 10.0), [0], 1, STEP, 1.0)
+    claim = claim_of_copies(Part(copies, 1.0, 10.0), [0], 1, STEP)
     assert (claim.count, claim.typically, claim.total) == (3, typically, whole)
     assert Fact.COPIES not in {one.fact for one in evidence_of(Part(copies, 1.0, 10.0), [], STEP, 1.0, 5.0)}  # hidden
     assert "They are made in aten::to." in claim.sentences("why")
@@ -573,20 +564,6 @@ def test_copies_in_backward_that_only_leave_go_one_way(tmp_path):
     )
     assert found.cause == "offload" and claim_of(found, ExposedCopying).way == "to_host"
     assert "Sizes match" not in found.message
-
-
-def test_small_copies_take_as_long_from_pinned_memory(tmp_path):
-    """300 copies of 256 B in 0.9 ms: 'pinned memory would need 0.003 ms', at the speed of the link."""
-
-    def smaller(event):
-        if event.get("cat") != "gpu_memcpy":
-            return [event]
-        return [{**event, "args": {**event["args"], "bytes": 65_536}}]
-
-    for found in copied(tmp_path, "pageable", smaller):
-        assert claim_of(found, ExposedCopying).pinned is None
-    whole = copied(tmp_path, "pageable", lambda event: [event])
-    assert claim_of(whole[0], ExposedCopying).pinned is not None
 
 
 def without_sizes(name, folder, in_the_calls=False):

@@ -190,8 +190,7 @@ def test_recorded_host_times_are_none_of_the_undisturbed_step(tmp_path):
         write_light(run, rank, 6, 155.0, lambda step: [("gemm", 0, 50, 7)])
     [found] = [f for f in analyze(run).findings if f.rule == "TO-I001"]
     claim = claim_of(found, HostBound)
-    assert claim.optimizer_recorded and claim.rank == 0
-    assert claim.optimizer_ms == pytest.approx(194.9, abs=0.05)
+    assert claim.rank == 0 and claim.first is None, "68 of 45 ms"
 
 
 def test_what_the_profiler_costs_is_a_remark(told):

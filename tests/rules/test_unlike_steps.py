@@ -412,7 +412,7 @@ def optimized(backward_at):
     activity = find_activity(events)
     steps = find_steps(events, activity)
     host = measure_host(activity, steps, TraceMeta(), find_lane(events, activity, steps))
-    times = SimpleNamespace(duration=[10.0] * 3, step_ms=10.0, summary=SimpleNamespace(host=host))
+    times = SimpleNamespace(mean=lambda by_step: sum(by_step) / 3, summary=SimpleNamespace(host=host))
     return optimizer_time(times, 5.0)
 
 
@@ -423,4 +423,4 @@ def test_its_time_is_not_the_optimizers_own():
 
 def test_one_without_a_closure_has_its_time():
     name, took = optimized(backward_at=MS // 2)
-    assert name == STEP and took == pytest.approx(8.0)
+    assert name == STEP and took == pytest.approx(6.0, abs=0.01), "the GPU idles before the launch, and behind it"

@@ -118,7 +118,7 @@ def as_one_window(summary: RankSummary) -> RankSummary:
         comm=replace(summary.comm, step=np.where(step < 0, step, np.where(step < count, 0, 1))),
         program=_program(summary.program, summary.step_edges),
         inventory=_inventory(summary.inventory),
-        host=replace(summary.host, extra=()),
+        host=replace(summary.host, extra=(), optimizing=(sum(summary.host.optimizing),)),
         backward=replace(
             backward,
             steps_with_backward=min(backward.steps_with_backward, 1),

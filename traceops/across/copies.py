@@ -26,26 +26,23 @@ CHANGES: Mapping[Purpose, str] = {
     "offload": "offloaded tensors in pinned memory",
 }
 _LEAST_PCT = 4.0  # of the step: less is not replayed
-_BESIDE = 0.1  # of the host's time in copies of one purpose, in those of the others
 
 
 class ExposedCopies(Struct, frozen=True):
     """One rank's copies of one purpose, ms per step, means over the typical ones; kinds: of these, most exposed first.
     exposed_ms: only they run. saved_ms: what their cure takes away, were the rank alone: from pinned memory, beside
     kernels where that is possible. blocked_ms: the host's time in them. host_ms: what the host does of its own a step,
-    None where that is not known. sync_ms: idle behind copies for which it waits, where it waits for these only."""
+    None where that is not known."""
 
     rank: int
     purpose: Purpose
     kinds: tuple[CopyKind, ...]
     exposed_ms: float
-    device_ms: float
     blocked_ms: float
     saved_ms: float
     memory_ms: float
     step_ms: float
     host_ms: float | None
-    sync_ms: float
     steps: int
     link: HostLink | None
 
@@ -84,8 +81,6 @@ def _of_rank(
     memory = mean_ms(summary.ledger.buckets["memory"][typical])
     device = sum(float(kind.device_ns.sum()) for kind in kinds) / steps / 1e6
     blocked = sum(float(kind.blocked_ns.sum()) for kind in kinds) / steps / 1e6
-    beside = (kind for kind in summary.copies.kinds if kind.purpose in PURPOSES and kind.purpose != purpose)
-    others = sum(float(kind.blocked_ns[typical].sum()) for kind in beside) / steps / 1e6
     gbs = {way: link.gbs for way, link in links.items() if link is not None}
     at_link = sum(kind.at_link_ns(gbs.get(kind.direction)) for kind in kinds) / steps / 1e6
     if purpose == "offload":  # where it can be overlapped is up to the algorithm: only its memory is cured
@@ -102,13 +97,11 @@ def _of_rank(
         purpose=purpose,
         kinds=kinds,
         exposed_ms=exposed,
-        device_ms=device,
         blocked_ms=blocked,
         saved_ms=exposed - left,
         memory_ms=memory,
         step_ms=step,
         host_ms=float(took.mean()) / 1e6 if len(took) else None,
-        sync_ms=mean_ms(summary.copies.sync_ns[typical]) if others <= _BESIDE * blocked else 0.0,
         steps=steps,
         link=links[kinds[0].direction],
     )

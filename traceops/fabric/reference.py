@@ -184,12 +184,10 @@ _GENERATIONS: tuple[tuple[re.Pattern[str], int], ...] = (
 
 class HostLink(Struct, frozen=True):
     """GB/s from pinned memory, one way. source: what pinned copies of the trace reached, the machine's facts, or what
-    the GPU's data sheet says. generation: of PCIe, None where it was measured."""
+    the GPU's data sheet says."""
 
     gbs: float
     source: Literal["trace", "machine", "table"]
-    generation: int | None = None
-    lanes: int | None = None
 
 
 def link_of_machine(machines: tuple[Machine, ...]) -> HostLink | None:
@@ -201,7 +199,7 @@ def link_of_machine(machines: tuple[Machine, ...]) -> HostLink | None:
             lane = LANE_GBS.get(pcie.most_generation or 0) if pcie is not None else None
             if pcie is None or lane is None or not pcie.most_width:
                 return None
-            known.append(HostLink(lane * pcie.most_width, "machine", pcie.most_generation, pcie.most_width))
+            known.append(HostLink(lane * pcie.most_width, "machine"))
     return min(known, key=lambda link: link.gbs, default=None)
 
 
@@ -209,7 +207,7 @@ def link_by_name(device: str | None) -> HostLink | None:
     """The link by the GPU's name; None where it is not listed."""
     for pattern, generation in _GENERATIONS if device else ():
         if pattern.search(device or ""):
-            return HostLink(_LANES * LANE_GBS[generation], "table", generation, _LANES) if generation else None
+            return HostLink(_LANES * LANE_GBS[generation], "table") if generation else None
     return None
 
 

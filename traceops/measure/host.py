@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 
 from traceops.core.arrays import Int, Intervals, empty, intersect, is_in, median, merge, subtract, union, uniques
 from traceops.measure.activity import COMPUTE, Activity
-from traceops.measure.host_rows import BACKWARD_NAME, OPTIMIZER_NAME, HostRows, groups, named, rows_named
+from traceops.measure.host_rows import (
+    ANNOTATION_CATS,
+    BACKWARD_NAME,
+    OPERATOR_CATS,
+    OPTIMIZER_NAME,
+    HostRows,
+    groups,
+    named,
+    rows_named,
+)
 from traceops.measure.ledger import Lane
 from traceops.measure.recording import recording_at_most
 from traceops.measure.steps import StepBounds, typical_steps
@@ -138,7 +147,8 @@ class HostTime(Struct, frozen=True):
     `extra` has what grew in each step that is unlike the others, most first. `allocating`: how many calls of a usual
     step take memory from the device's driver or give it back, and what they take, ns. `recording` has the most that
     recording takes of each step, ns; empty where the trace has no event of a host.
-    `closure`: an optimizer's step holds a backward pass, so it calls a closure, and its time is not its own.
+    `optimizing`: the device's idle time before late launches while the host is in an optimizer's step, ns by step;
+    empty where that holds a backward pass, so that it calls a closure and its time is not its own.
     """
 
     blocking: tuple[BlockingCall, ...]
@@ -148,7 +158,7 @@ class HostTime(Struct, frozen=True):
     extra: tuple[ExtraRegion, ...] = ()
     allocating: tuple[float, float] = (0.0, 0.0)
     recording: tuple[int, ...] = ()
-    closure: bool = False
+    optimizing: tuple[int, ...] = ()
 
 
 def measure_host(activity: Activity, steps: StepBounds, meta: TraceMeta, lane: Lane) -> HostTime:
@@ -166,9 +176,11 @@ def measure_host(activity: Activity, steps: StepBounds, meta: TraceMeta, lane: L
     usual = calls <= _COLD * max(float(median(calls)), 1.0) if len(calls) else calls > 0
     usual = np.logical_or.accumulate(usual) & typical_steps(steps.edges[1:] - steps.edges[:-1])
     most = max(int(usual.sum()), 1)
-    # Whether backward passes run within steps of an optimizer, as of LBFGS, or in Lightning
-    stepping, backward = rows_named(events, OPTIMIZER_NAME), rows_named(events, BACKWARD_NAME)
-    closure = bool(union(events.ts[stepping], events.end[stepping]).holds(events.ts.take(backward)).any())
+    stepping = rows_named(events, OPTIMIZER_NAME)
+    stepping = stepping[events.in_cats(*ANNOTATION_CATS, *OPERATOR_CATS)[stepping]]
+    optimizer = union(events.ts[stepping], events.end[stepping])
+    closure = optimizer.holds(events.ts.take(rows_named(events, BACKWARD_NAME))).any()  # as of LBFGS, or in Lightning
+    optimizing = intersect(optimizer, lane.own["idle_host"]).within(steps.edges[:-1], steps.edges[1:])
     return HostTime(
         blocking=_waits(activity, steps, lane),
         loading=tuple(np.bincount(steps.on_host(loads.start), took, len(steps)).astype(np.int64).tolist()),
@@ -177,7 +189,7 @@ def measure_host(activity: Activity, steps: StepBounds, meta: TraceMeta, lane: L
         extra=_extra_regions(host, steps),
         allocating=(float(calls[usual].sum()) / most, float(spent[usual].sum()) / most),
         recording=recording_at_most(host, steps, meta),
-        closure=closure,
+        optimizing=() if closure else tuple(optimizing.tolist()),
     )
 
 
@@ -238,10 +250,11 @@ def _regions(host: HostRows, steps: StepBounds) -> tuple[tuple[str, float], ...]
         return ()
     events, rows = host.events, _region_rows(host)
     begin = events.ts[rows].clip(min=int(steps.host_start[0]))  # a window cuts what it begins in
-    inside = union(steps.host_start, steps.host_end).holds(begin) & (begin < events.end[rows])
-    total = np.bincount(
-        events.name[rows[inside]], (events.end[rows] - begin)[inside], minlength=len(events.names)
-    ).astype(np.float64)
+    end = events.end[rows].clip(max=int(steps.host_end[-1]))
+    inside = union(steps.host_start, steps.host_end).holds(begin) & (begin < end)
+    total = np.bincount(events.name[rows[inside]], (end - begin)[inside], minlength=len(events.names)).astype(
+        np.float64
+    )
     waits = _inside_steps(events, rows_named(events, _WAITS), steps)
     around = host.nesting.outermost_around(waits)
     waits, around = waits[around >= 0], host.nesting.rows[around[around >= 0]]

@@ -79,7 +79,7 @@ class LaunchedBy(KernelClaim, frozen=True, kw_only=True):
     operators: tuple[str, ...]
 
 
-_OF_LAUNCHES = ("many_small_kernels", "optimizer_loop")  # TO-I001 itself advises larger batches
+_OF_LAUNCHES = ("many_small_kernels", "optimizer_loop")
 _SOME = 0.1  # of what a fix saves of the device's time: less of it in the step is little
 _WHOLE = 1.05  # times what the device does: in a longer step it waits, and a fix of kernels brings no shorter one
 _LITTLE = 0.1  # of the step: kernels that take less of it are not told as slow
@@ -147,7 +147,7 @@ def of_launches(found: Finding, rule: Rule, compute: RankCompute | None) -> Find
         return found
     advice = OF_CAUSE[most.cause].advice_for(most.cause)
     where = f" {LaunchedBy(operators=most.operators[:3]).message()}" if most.operators else ""
-    return replace(found, advice=f"{advice}{where} {found.advice}")
+    return replace(found, advice=f"{advice}{where}")
 
 
 def _verdict(rule: Rule, found: Sequence[Finding], otherwise: Verdict) -> Verdict:

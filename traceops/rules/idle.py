@@ -124,14 +124,14 @@ def hidden_loading(
         loading = stored(loads[rank])
         claim = replace(claim, loading=loading, rest=stored(rest_ms))
         evidence.append(Evidence(Fact.LOADING_OF_A_BATCH_BY_THE_WORKERS, loading, words.unit("ms"), rank=rank))
-    found = rule.finding(severity, "medium", claim, evidence, ranks=ranks, impact_ms=waits_ms, cause="input")
-    return found if worst.summary.on_gpu else replace(found, advice=rule.advice_for("no_gpu"))
+    return rule.finding(severity, "medium", claim, evidence, ranks=ranks, impact_ms=waits_ms, cause="input")
 
 
 # TO-I003 where the host waits for copies: the device is idle behind them, and their cure is another.
 
 CAUSE = "copies"
 _MOSTLY = 0.5  # of this idle time
+_BESIDE = 0.1  # of the idle time before late launches
 _SYNCHRONIZES = re.compile(r"(?:Device|Stream|Event)Synchronize$|DeviceSynchronize( in Torch-Compiled)")
 
 
@@ -144,13 +144,8 @@ def of_copies(found: Finding, inputs: Inputs) -> Finding:
     idle, behind = float(bucket.value or 0.0), mean_ms(times.summary.copies.sync_ns[times.typical])
     if behind < _MOSTLY * idle or not behind:
         return found
-    words = inputs.run.step_words
-    return replace(
-        restated(found, BlockedOnDevice, copies_pct=stored(min(100 * behind / idle, 100))),
-        evidence=(*found.evidence, Evidence(Fact.BEHIND_COPIES, stored(behind), words.unit("ms"), rank=bucket.rank)),
-        cause=CAUSE,
-        advice=BLOCKED_ON_DEVICE.advice_for(CAUSE),
-    )
+    found = restated(found, BlockedOnDevice, copies_pct=stored(min(100 * behind / idle, 100)))
+    return replace(found, cause=CAUSE, advice=BLOCKED_ON_DEVICE.advice_for(CAUSE))
 
 
 def of_synchronize(found: Finding, *, operators: bool = True) -> Finding:
@@ -193,17 +188,8 @@ def of_anomaly(found: Finding, inputs: Inputs) -> Finding:
     count, ms = float(checks.count[times.typical].mean()), mean_ms(checks.host_ns[times.typical])
     if count < _LEAST:
         return found
-    words = inputs.run.step_words
-    return replace(
-        restated(found, BlockedOnDevice, reads=stored(count), reads_ms=stored(ms)),
-        evidence=(
-            *found.evidence,
-            Evidence(Fact.ANOMALY_READS, round(count, 1), words.per, rank=times.summary.rank),
-            Evidence(Fact.HOST_IN_THEM, stored(ms), words.unit("ms"), rank=times.summary.rank),
-        ),
-        cause=ANOMALY,
-        advice=BLOCKED_ON_DEVICE.advice_for(ANOMALY),
-    )
+    found = restated(found, BlockedOnDevice, reads=stored(count), reads_ms=stored(ms))
+    return replace(found, cause=ANOMALY, advice=BLOCKED_ON_DEVICE.advice_for(ANOMALY))
 
 
 HOST_BOUND = described("idle", "TO-I001")
@@ -239,17 +225,11 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
             return kind.rule.clear(spared)
     worst = max(idle, key=lambda one: one.pct)
     if (severity := severity_of(_graded_pct(kind, inputs, idle, worst, saved), *kind.bounds)) is None:
-        # Too little idle time: loading that a late rank hides, or why the rule is clear or was not evaluated
+        return _little(kind, inputs, judged, idle, behind, spared)
+    late = worst.times.mean_ms("idle_host")
+    if kind.rule is BLOCKED_ON_DEVICE and worst.recorded_ms < _BESIDE * late:
         window = inputs.run.unit == "window"
-        if behind is not None and kind.rule is INPUT_BOUND:
-            hidden = hidden_loading(kind.rule, kind.bounds, inputs.run, behind)
-            if hidden is not None:
-                return kind.rule.verdict(hidden)
-        if (unknown := unknown_pct(judged)) > BOUNDS.unknown_pct:
-            return kind.rule.not_evaluated(reason("idle", "unknown_cause", pct=f"{unknown:.0f}", window=window))
-        most = max(one.pct for one in idle)
-        numbers = {"pct": f"{most:.1f}", "bound": kind.bounds[0], "window": window, "spared": spared}
-        return kind.rule.clear(reason("idle", "little", **numbers, **stretched(idle)))
+        return kind.rule.clear(reason("idle", "beside", ms=worst.recorded_ms, late=late, window=window))
     if kind.bucket == "idle_host" and (severity := _beyond_recording(kind, inputs, worst, severity)) is None:
         return kind.rule.not_evaluated(may_be_recording(inputs.run, worst), "may_be_recording")
     few = few_steps(worst.times, kind.bucket) if kind.rule is BLOCKED_ON_DEVICE else None
@@ -257,6 +237,27 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
         severity = "info"
     found = finding_of(kind, severity, inputs, idle, saved, damaged=bool(judged[0].summary.damage))
     return kind.rule.verdict(_with_causes(kind, found, inputs, idle, worst, few))
+
+
+def _little(
+    kind: IdleJudgement,
+    inputs: Inputs,
+    judged: Sequence[RankTimes],
+    idle: Sequence[Idle],
+    behind: BehindLate | None,
+    spared: str,
+) -> Verdict:
+    """Of too little idle time: loading that a late rank hides, or why the rule is clear or was not evaluated."""
+    window = inputs.run.unit == "window"
+    if behind is not None and kind.rule is INPUT_BOUND:
+        hidden = hidden_loading(kind.rule, kind.bounds, inputs.run, behind)
+        if hidden is not None:
+            return kind.rule.verdict(hidden)
+    if (unknown := unknown_pct(judged)) > BOUNDS.unknown_pct:
+        return kind.rule.not_evaluated(reason("idle", "unknown_cause", pct=f"{unknown:.0f}", window=window))
+    most = max(one.pct for one in idle)
+    numbers = {"pct": f"{most:.1f}", "bound": kind.bounds[0], "window": window, "spared": spared}
+    return kind.rule.clear(reason("idle", "little", **numbers, **stretched(idle)))
 
 
 def judge_outside_torch(inputs: Inputs) -> Verdict:
@@ -376,7 +377,7 @@ class IdleBounds(Bounds, frozen=True):
     host_pct: tuple[float, float, float] = (10.0, 20.0, 40.0)
     outside_pct: tuple[float, float, float] = (30.0, 50.0, 70.0)
     input_pct: tuple[float, float, float] = (5.0, 10.0, 30.0)
-    sync_pct: tuple[float, float, float] = (1.0, 3.0, 15.0)
+    sync_pct: tuple[float, float, float] = (2.0, 3.0, 15.0)
     unknown_pct: float = 10.0
 
 

@@ -38,16 +38,11 @@ _ALSO = 0.5  # of the worst rank's share: from there on a rank is named beside i
 _MEMORY = {"pageable": "pageable ", "pinned": "pinned ", "unknown": ""}
 _LONGEST = 60
 _UNEVEN = 2.0  # times as many bytes as so many typical copies have: one of them has most
-_ALL_OF_IT = 0.9  # of the exposed time: with less saved, the reason is given
-_MUCH = 0.2  # of the exposed time, in other copies than those named
-_FAR_BELOW = 0.8  # of the link's speed
 
 
 class ExposedCopying(Claim, frozen=True, kw_only=True):
     """Copies while no kernel runs; ms of one step. most: of several ranks. way: to_device, to_host or both. count
-    copies of `size` bytes each, or `total` in all where sizes differ, of `memory`, in `operator` and `region`. pinned:
-    what they take from pinned memory at `link_gbs`, which `link` gives. idle: because the host waits for them. left: ms
-    that stay, because of `limit`."""
+    copies of `size` bytes each, or `total` in all where sizes differ, of `memory`, in `operator` and `region`."""
 
     family = "idle_copies"
     kind = "exposed_copies"
@@ -65,15 +60,6 @@ class ExposedCopying(Claim, frozen=True, kw_only=True):
     operator: str | None = None
     region: str | None = None
     gbs: float | None = None
-    pinned: float | None = None
-    link_gbs: float | None = None
-    link: str | None = None
-    generation: int | None = None
-    lanes: int | None = None
-    others: float | None = None
-    idle: float | None = None
-    left: float | None = None
-    limit: str | None = None
 
 
 class Part(Struct, frozen=True):
@@ -86,6 +72,22 @@ class Part(Struct, frozen=True):
     @property
     def pct(self) -> float:
         return 100.0 * self.ms / self.step_ms if self.step_ms else 0.0
+
+    @property
+    def pinned(self) -> bool:
+        return self.copies.kinds[0].memory == "pinned"
+
+    @property
+    def cause(self) -> str:
+        if self.copies.purpose == "output":
+            return "output"
+        pageable = "pageable_" if self.copies.purpose == "input" else ""
+        return ("pinned_" if self.pinned else pageable) + self.copies.purpose
+
+    @property
+    def assumes_link(self) -> bool:
+        """Whether what is left of it comes from a table, and no pinned copy of the trace shows it."""
+        return self.copies.link is not None and self.copies.link.source != "trace" and not self.pinned
 
     @property
     def saved_ms(self) -> float:
@@ -105,11 +107,10 @@ def impact_ms(hit: Sequence[Part], worst: Part, replayed_ms: float | None) -> fl
     return stored(max(saved, 0.0))
 
 
-def claim_of_copies(worst: Part, ranks: Sequence[int], count: int, words: StepWords, saved: float) -> ExposedCopying:
-    """What runs alone, for how long, what it is, and what would be left of it."""
-    copies, kind, link = worst.copies, worst.copies.kinds[0], worst.copies.link
-    others = [mean_ms(other.exposed_ns) for other in copies.kinds[1:]]
-    offloaded, ways = copies.purpose == "offload", {one.direction for one in copies.kinds}
+def claim_of_copies(worst: Part, ranks: Sequence[int], count: int, words: StepWords) -> ExposedCopying:
+    """What runs alone, for how long, and what it is."""
+    copies, kind = worst.copies, worst.copies.kinds[0]
+    ways = {one.direction for one in copies.kinds}
     claim = ExposedCopying(
         window=words is WINDOW,
         ranks=tuple(ranks),
@@ -124,22 +125,11 @@ def claim_of_copies(worst: Part, ranks: Sequence[int], count: int, words: StepWo
         operator=short_name(kind.operator, _LONGEST) if kind.operator else None,
         region=short_name(kind.region, _LONGEST) if kind.region else None,
         gbs=kind.gbs,
-        others=sum(others) if any(ms >= _MUCH * worst.ms for ms in others) else None,
-        idle=copies.sync_ms if not offloaded and copies.sync_ms >= 0.01 * worst.step_ms else None,
     )
-    if saved < _ALL_OF_IT * worst.ms and not offloaded:
-        limit = "link" if copies.saved_ms < _ALL_OF_IT * copies.exposed_ms else "hosts"
-        claim = replace(claim, left=max(worst.ms - saved, 0.0), limit=limit)
     if kind.size >= 0:
         whole = float(kind.total_bytes[kind.total_bytes >= 0].sum()) / copies.steps
         uneven = whole >= _UNEVEN * kind.size * claim.count
         claim = replace(claim, total=whole) if uneven else replace(claim, typically=kind.size)
-    took = float(kind.device_ns.sum())
-    if link is not None and kind.memory == "pageable" and kind.at_link_ns(link.gbs) < _FAR_BELOW * took:
-        pinned = kind.at_link_ns(link.gbs) / copies.steps / 1e6
-        source = "trace" if link.source == "trace" else "pcie"
-        claim = replace(claim, pinned=pinned, link_gbs=link.gbs, link=source)
-        claim = replace(claim, generation=link.generation, lanes=link.lanes)
     return claim
 
 
@@ -157,16 +147,13 @@ def evidence_of(worst: Part, own: Sequence[Part], words: StepWords, saved: float
         shares = sorted(part.pct for part in own)
         middle = shares[len(shares) // 2]
         found.append(Evidence(Fact.EXPOSED_COPIES_SPREAD, f"{shares[0]:.1f} / {middle:.1f} / {shares[-1]:.1f}", "%"))
-    for kind in (one for one in copies.kinds[:3] if one.exposed_ns.any()):  # else another kind hides it
+    for kind in (one for one in copies.kinds[:1] if one.exposed_ns.any()):  # else another kind hides it
         way = "to the device" if kind.direction == "to_device" else "to the host"
         name = short_name(kind.region or kind.operator or "no operator", _LONGEST)
         subject, ms = f"{_MEMORY[kind.memory]}copies {way} in {name}", stored(mean_ms(kind.exposed_ns))
         found.append(Evidence(Fact.COPIES, ms, words.unit("ms"), rank=rank, subject=subject))
         if kind.gbs is not None:
             found.append(Evidence(Fact.THEIR_SPEED, round(kind.gbs, 2), "GB/s", rank=rank))
-    if copies.link is not None:
-        found.append(Evidence(Fact.LINK_FROM_PINNED_MEMORY, round(copies.link.gbs, 1), "GB/s"))
-    found.append(Evidence(Fact.HOST_IN_THESE_COPIES, stored(copies.blocked_ms), words.unit("ms"), rank=rank))
     return found
 
 
@@ -214,12 +201,8 @@ def _judged(inputs: Inputs, purpose: Purpose, own: Sequence[Part]) -> Finding | 
     worst = max(own, key=lambda part: part.pct)
     if (severity := severity_of(worst.pct, *BOUNDS.exposed_pct)) is None:
         return None
-    pinned = worst.copies.kinds[0].memory == "pinned"
-    cause: str = "pageable_input" if purpose == "input" else purpose
-    if purpose != "output" and pinned:
-        cause = f"pinned_{purpose}"
     if purpose == "offload" and severity != "info":
-        severity = "info" if pinned and worst.pct < BOUNDS.most_of_step_pct else "warning"
+        severity = "info" if worst.pinned and worst.pct < BOUNDS.most_of_step_pct else "warning"
     hit = [part for part in own if part.pct >= max(BOUNDS.exposed_pct[0], _ALSO * worst.pct)]
     ranks = [part.copies.rank for part in hit]
     damaged = any(times.summary.damage for times in inputs.run.ranks if times.summary.rank in ranks)
@@ -227,7 +210,9 @@ def _judged(inputs: Inputs, purpose: Purpose, own: Sequence[Part]) -> Finding | 
     saved = impact_ms(hit, worst, None if replayed is None else replayed / 1e6)
     if (replayed is not None or purpose != "offload") and 100 * saved < BOUNDS.gain_pct * worst.step_ms:
         severity = "info"
-    claim = claim_of_copies(worst, ranks, len(inputs.run.ranks), inputs.run.step_words, saved)
+    claim = claim_of_copies(worst, ranks, len(inputs.run.ranks), inputs.run.step_words)
     evidence = evidence_of(worst, own, inputs.run.step_words, saved, BOUNDS.exposed_pct[0])
-    confidence: Confidence = "medium" if damaged else "high"
-    return EXPOSED_COPIES.finding(severity, confidence, claim, evidence, ranks=ranks, impact_ms=saved, cause=cause)
+    confidence: Confidence = "medium" if damaged or worst.assumes_link else "high"
+    return EXPOSED_COPIES.finding(
+        severity, confidence, claim, evidence, ranks=ranks, impact_ms=saved, cause=worst.cause
+    )

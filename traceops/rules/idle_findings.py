@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -39,28 +41,19 @@ from traceops.rules.memory import ASKS_DRIVER
 
 _REGION = "Optimizer.step#"  # as torch names it
 _MULTI = re.compile(r"^aten::_(fused|foreach_(add|addcmul|addcdiv|lerp))_")  # all parameters in a few launches
-_LEAST_OF_STEP = 0.25
 
 
 def optimizer_time(times: RankTimes, idle_ms: float) -> tuple[str, float] | None:
-    """The optimizer's step of a rank and its host time, ms per step; None where that is not most of why it idles. Nor
-    where it calls a closure: then the forward and the backward pass are a part of it. idle_ms: a step, while the host
-    was late. The region must take a quarter of the step, and half as long as that."""
-    if times.summary.host.closure:
-        return None
-    steps = max(len(times.duration), 1)
-    named = [(ms / steps, name) for name, ms in times.summary.host.regions if _REGION in name]
-    took, name = max(named, default=(0.0, ""))
-    if took < _LEAST_OF_STEP * times.step_ms or took < idle_ms / 2:
-        return None
-    return name, took
+    """The optimizer's step of a rank, and what its device idles meanwhile for late launches, ms per step; None where
+    that is not most of it. idle_ms: all of it."""
+    took = times.mean(times.summary.host.optimizing) / 1e6
+    name = next((name for name, _ in times.summary.host.regions if _REGION in name), None)
+    return None if name is None or took < _MOSTLY * idle_ms else (name, took)
 
 
 # TO-I001 where the host does few long things, not many short ones: what, and that more work a launch is no cure.
 
-CALLS = "long_calls"
 MEMORY = "takes_memory"
-PLANS = "plans_again"
 UNSEEN = "nothing_recorded"
 RECORDS = "records"
 FIRST_USE = "first_use"
@@ -69,9 +62,8 @@ ON_CPU = "computes_on_cpu"
 _LEAST_PCT = 10.0  # of the step
 _LEAST_SHARE = 0.2  # of the idle time
 _MOSTLY = 0.5  # of the idle time: from there it is what to fix
-_LEAST_PART = 0.1  # of the idle time: from there one is named
-_MOST_NAMED = 3
-_OFTEN = 1.5  # times a step: from there the number is given
+_OFTEN = 5.0  # times a step: libraries that start take memory too
+_COMPILER = "torch.compile (dynamo_timed)"
 _FULL = 0.5  # of the mean step's: a step that has it
 _FIRST = 10.0  # calls of operators that launch
 _NO_WORK = re.compile(r"aten::|CompiledFunction|Torch-Compiled Region")  # by itself: some of aten, and what runs Python
@@ -99,6 +91,8 @@ class _Part(Struct, frozen=True):
     def advice(self) -> str:
         """The key of what to do about it. What launches, or calls the driver, once, may load what is used first. An
         operator that computes nothing takes long for what holds the thread there; a compiled one runs Python."""
+        if COMPILES.search(self.held.name):
+            return COMPILING
         if self.held.unseen or (_NO_WORK.match(self.held.name) and not COMPUTES.match(self.held.name)):
             return UNSEEN
         call = _CALL.match(self.held.name)
@@ -107,7 +101,7 @@ class _Part(Struct, frozen=True):
         once = not call[1] if call else self.count <= _FIRST * self.held.launches
         if self.steps == 1 and once:  # a cold program's first launches are many
             return FIRST_USE
-        return PLANS if self.held.launches and not call else ON_CPU if COMPUTES.match(self.held.name) else CALLS
+        return ON_CPU if COMPUTES.match(self.held.name) and not self.held.launches else UNSEEN
 
 
 def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
@@ -116,42 +110,36 @@ def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
     if (times := inputs.run.times_of(rank)) is None or not times.typical.any():
         return found
     idle_ms, parts = times.mean_ms("idle_host"), _parts(times)
-    whole = min(sum(part.ms for part in parts), idle_ms)  # two threads may each do one
-    named = [part for part in parts if part.ms >= _LEAST_PART * idle_ms][:_MOST_NAMED]
-    by_optimizer = found.advice == rule.advice_for("optimizer")
-    if whole < _MOSTLY * idle_ms and not by_optimizer:
+    mostly = sum(part.ms for part in parts) >= _MOSTLY * idle_ms
+    if found.advice == rule.advice_for("optimizer"):
+        return found
+    known = found.facts or {}  # where less is claimed than is recorded, what is recorded is no part of it
+    named = not (known.get("optimizer") or known.get("recorded"))
+    if not mostly:
         found = _on_cpu(found, rule, times, inputs)
-    if not named or whole < max(_LEAST_PCT / 100 * times.step_ms, _LEAST_SHARE * idle_ms):
-        return found
-    words = inputs.run.step_words
-    evidence = [Evidence(Fact.HELD_BY_ONE_THING, stored(whole), words.unit("ms"), rank=rank)]
-    for part in named:
-        times_in = round(part.count, 1)
-        evidence.append(Evidence(Fact.HELD_IN, stored(part.ms), words.unit("ms"), rank=rank, subject=part.what))
-        evidence.append(Evidence(Fact.TIMES_IN, times_in, words.unit("times"), rank=rank, subject=part.what))
-    found = replace(found, evidence=(*found.evidence, *evidence))
-    if by_optimizer:  # in which that is
-        return found
-    if not (found.facts or {}).get("optimizer"):  # which is named, and may hold it
-        first, second = (*(_held(part, int(times.typical.sum())) for part in named[:2]), None)[:2]
-        found = restated(found, HostBound, held=stored(whole), first=first, second=second)
-    return _advised(found, parts, rule, times, mostly=whole >= _MOSTLY * idle_ms)
+    if named and parts and parts[0].ms >= max(_LEAST_PCT / 100 * times.step_ms, _LEAST_SHARE * idle_ms):
+        first, ms = parts[0], stored(min(parts[0].ms, idle_ms))  # two threads may each be in one
+        evidence = Evidence(Fact.HELD_IN, ms, inputs.run.step_words.unit("ms"), rank=rank, subject=first.what)
+        inside, what = (first.held.operator or None, None) if first.held.unseen else (None, first.what)
+        found = restated(found, HostBound, first=Held(ms=ms, what=what, inside=inside))
+        found = replace(found, evidence=(*found.evidence, evidence))
+    return _advised(found, parts, rule, times) if mostly else found
 
 
-def _advised(found: Finding, parts: Sequence[_Part], rule: Rule, times: RankTimes, *, mostly: bool) -> Finding:
-    """The finding with what to do about it, or to record: without an operator in the trace it may be one of torch's."""
-    part, again = parts[0], [one.ms for one in parts if one.steps > 1 and ALLOCATES.search(one.held.name)]
+def _advised(found: Finding, parts: Sequence[_Part], rule: Rule, times: RankTimes) -> Finding:
+    """The finding with what to do about most of it, or to record: without stacks it may be anything."""
+    again = [one.ms for one in parts if one.steps > 1 and ALLOCATES.search(one.held.name)]
     if sum(again) >= _MOSTLY * times.mean_ms("idle_host"):
         return replace(restated(found, HostBound, for_memory=True), advice=ASKS_DRIVER.advice)
-    if COMPILES.search(part.held.name):
-        return replace(found, advice=rule.advice_for(COMPILING))
-    if part.advice == FIRST_USE and found.proof(Fact.RECORDING_AT_MOST):  # the profiler may start there as well
-        known = tuple(one for one in found.evidence if one.fact is not Fact.RECORDING_AT_MOST)
-        found = replace(restated(found, HostBound, profiler="unknown"), evidence=known)
-    advice, summary = rule.advice_for(part.advice), times.summary
-    if part.advice == UNSEEN and not summary.meta.with_stack:
-        advice = f"{advice} {rule.advice_for(RECORDS)}" if summary.host.regions else rule.advice_for(RECORDS)
-    return replace(found, advice=advice) if mostly else found
+    total = {UNSEEN: 0.0}
+    for part in parts if found.proof(Fact.HELD_IN) else ():
+        total[part.advice] = total.get(part.advice, 0.0) + part.ms
+    key = max(total, key=lambda one: total[one])
+    if key == FIRST_USE:  # the profiler may start there as well
+        found = restated(found, HostBound, profiler="", own=None, cost=None)
+    return replace(
+        found, advice=rule.advice_for(RECORDS if key == UNSEEN and not times.summary.meta.with_stack else key)
+    )
 
 
 def _on_cpu(found: Finding, rule: Rule, times: RankTimes, inputs: Inputs) -> Finding:
@@ -166,30 +154,28 @@ def _on_cpu(found: Finding, rule: Rule, times: RankTimes, inputs: Inputs) -> Fin
 
 
 def _parts(times: RankTimes) -> list[_Part]:
-    """Most idle time first. What a damaged trace has lost looks like nothing recorded."""
-    parts = []
+    """By name, most idle time first. What a damaged trace has lost looks like nothing recorded."""
+    alike, parts = defaultdict[tuple[str, str], list[HeldLaunches]](list), []
     for held in times.summary.held:
-        took, count = held.idle_ns[times.typical], held.count[times.typical]
-        if took.any() and not (held.unseen and times.summary.damage):
+        if not (held.unseen and times.summary.damage):
+            name = _COMPILER if COMPILES.search(held.name) else held.name
+            alike[name, held.operator * held.unseen].append(held)
+    for (name, _), some in alike.items():
+        took, count = (
+            np.sum(own, axis=0)[times.typical] for own in zip(*((o.idle_ns, o.count) for o in some), strict=True)
+        )
+        held = some[0]
+        if len(some) > 1:
+            held = HeldLaunches(name, "", held.idle_ns, held.count, any(one.launches for one in some))
+        if took.any():
             steps = int((took >= _FULL * took.mean()).sum())
             parts.append(_Part(held, mean_ms(took), float(count.mean()), steps))
     return sorted(parts, key=lambda part: -part.ms)
 
 
-def _held(part: _Part, steps: int) -> Held:
-    few = part.steps < steps
-    return Held(
-        ms=stored(part.ms),
-        what=None if part.held.unseen else part.what,
-        inside=part.held.operator or None if part.held.unseen else None,
-        count=stored(part.count) if part.count >= _OFTEN and not few else None,
-        steps=part.steps if few else None,
-        of=steps if few else None,
-    )
-
-
 _ALSO = 0.5  # of the worst rank's share: from there on a rank is named beside it
 _MOST_CALLS = 3
+_LEAST_COST = 0.1  # of the idle time: less of it is not told
 _SLOWED = 1.2  # profiled ÷ unprofiled step from which host times are mostly the profiler's
 
 
@@ -225,12 +211,8 @@ def finding_of(
     optimizer = optimizer_time(worst.times, worst.recorded_ms) if kind.bucket == "idle_host" else None
     if kind.bucket == "idle_host":
         facts["turns"] = _turns(kind, worst, by_light, by_trace, inputs)
-        if _bounded_by_trace(worst, inputs):
-            evidence += (Evidence(Fact.RECORDING_AT_MOST, stored(recording_ms(worst.times)), "ms", rank=rank),)
-    if optimizer is not None:
-        name, took = optimizer
-        facts |= {"optimizer": name, "optimizer_ms": stored(took), "optimizer_recorded": worst.light}
-        evidence += (Evidence(Fact.OPTIMIZER_STEP, stored(took), words.unit("ms"), rank=rank),)
+    if optimizer is not None and not worst.bounded:
+        facts |= {"optimizer": optimizer[0], "optimizer_ms": stored(optimizer[1])}
     if kind.bucket == "idle_input":
         of_loading, shown = _of_loading(inputs, worst, ranks, saved)
         facts, evidence = facts | of_loading, evidence + shown
@@ -251,7 +233,7 @@ def finding_of(
     found = kind.rule.finding(severity, confidence, claim, evidence, ranks=ranks, impact_ms=costs, cause=kind.cause)
     if optimizer is not None and not any(_MULTI.match(name) for name in dict(worst.times.summary.host.regions)):
         return replace(found, advice=kind.rule.advice_for("optimizer"))
-    return replace(found, advice=kind.rule.advice_for("no_gpu")) if facts.get("unseen") else found
+    return found
 
 
 def _of_loading(
@@ -343,17 +325,12 @@ def _of_profiler(kind: IdleJudgement, worst: Idle, idle: Sequence[Idle], inputs:
         return facts | {"profiler": "no_room"}
     if kind.bucket != "idle_host":
         return facts
-    if inputs.slowdown is None and not _bounded_by_trace(worst, inputs):
-        return facts | {"profiler": "unknown"}
     if inputs.slowdown is None:
-        cost = recording_ms(worst.times)
+        cost = 0.0 if measured(inputs) else recording_ms(worst.times)
+        if cost < _LEAST_COST * worst.ms:
+            return facts
         return facts | {"profiler": "own", "own": stored(worst.ms - cost), "cost": stored(cost)}
     return facts | ({"profiler": "slowed", "slowdown": stored(inputs.slowdown)} if inputs.slowdown > _SLOWED else {})
-
-
-def _bounded_by_trace(worst: Idle, inputs: Inputs) -> bool:
-    """Whether only the trace tells how much of it is the profiler's own cost at most."""
-    return not measured(inputs) and recording_ms(worst.times) > 0
 
 
 def impact_ms(
@@ -389,11 +366,13 @@ def blocking_calls(times: RankTimes, words: StepWords) -> tuple[Evidence, ...]:
     """The calls of a typical step: those after which the device idles longest, and how long, then the most frequent."""
     rank, mean = times.summary.rank, times.mean
     calls = [(mean(call.idle_ns) / 1e6, mean(call.calls), call) for call in times.summary.host.blocking]
-    found = []
-    for idle_ms, usual, call in sorted(calls, key=lambda one: (-one[0], -one[1]))[:_MOST_CALLS]:
+    calls = sorted(calls, key=lambda one: (-one[0], -one[1]))[:_MOST_CALLS]
+    least, found = _LEAST_SHARE * sum(idle_ms for idle_ms, *_ in calls), list[Evidence]()
+    for idle_ms, usual, call in calls:
         name = f"{call.call} in {call.operator}" if call.operator else call.call
+        if idle_ms < least or not stored(idle_ms):
+            continue
         if round(usual, 1):
             found.append(Evidence(Fact.BLOCKING_CALL, round(usual, 1), words.unit("calls"), rank=rank, subject=name))
-        if stored(idle_ms):
-            found.append(Evidence(Fact.IDLE_AFTER, stored(idle_ms), words.unit("ms"), rank=rank, subject=name))
+        found.append(Evidence(Fact.IDLE_AFTER, stored(idle_ms), words.unit("ms"), rank=rank, subject=name))
     return tuple(found)

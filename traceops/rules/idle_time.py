@@ -43,15 +43,11 @@ class WorkersNeeded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A long operator or call of the host; without `what` the trace shows at most the range `inside`. count: a step,
-    where it is more than once. steps: of `of` steps, where it is not in all."""
+    """Long operators or calls of the host; without `what` the trace shows at most the range `inside`."""
 
     ms: float
     what: str | None = None
     inside: str | None = None
-    count: float | None = None
-    steps: int | None = None
-    of: int | None = None
 
 
 class Turns(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -94,9 +90,9 @@ class OutsideTorch(Claim, frozen=True, kw_only=True):
 
 
 class HostBound(Idles, frozen=True, kw_only=True):
-    """The host launches late. own: what of it the profiler cannot explain, which costs the host `cost` at most. held:
-    the whole of its long operators and calls, of which `first` and `second` take longest. for_memory: most of it is in
-    calls that take memory of the driver or give it back."""
+    """The host launches late. own: what of it the profiler cannot explain, which costs the host `cost` at most. first:
+    what of it is in one long thing. for_memory: most of it is in calls that take memory of the driver or give it
+    back."""
 
     own: float | None = None
     cost: float | None = None
@@ -104,10 +100,7 @@ class HostBound(Idles, frozen=True, kw_only=True):
     turns: Turns | None = None
     optimizer: str = ""
     optimizer_ms: float | None = None
-    optimizer_recorded: bool = False
-    held: float | None = None
     first: Held | None = None
-    second: Held | None = None
     for_memory: bool = False
     computes: float | None = None
     computes_in: str = ""
