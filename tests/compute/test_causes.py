@@ -220,6 +220,10 @@ LOOKALIKES = {  # calls of a step that seem to waste
         *CHAIN[:3],
         op("aten::native_batch_norm", tensor(MB8, FLOAT), us=900, grid=8),
     ],
+    "unfused_elementwise    ": [
+        *[op("aten::_softmax", tensor(MB8, FLOAT), us=25)] * 8,
+        *CHAIN[:3],
+    ],  # a benchmark's loop
     "float32_training": [  # autocast's casts take as long
         product(64, 64, 64, FLOAT, 5, TF32),
         product(64, 64, 64, FLOAT, 5, TF32, inside=(NODE + "MmBackward0",)),
@@ -229,6 +233,18 @@ LOOKALIKES = {  # calls of a step that seem to waste
     "dense_embedding_gradient": table_step("sqrt", "addcdiv_", rows=50_000, width=2, read=12),  # launches take the time
     "optimizer_loop": [op("aten::addcdiv_", *[tensor((2048, 2048), FLOAT)] * 3, us=60, **STEP)] * 30,  # has no fused=
 }
+
+
+def test_a_chain_that_comes_several_times_is_one_chain_a_turn(tmp_path):
+    once, four_times = (losses(tmp_path, CHAIN * turns)["unfused_elementwise"].device_ns for turns in (1, 4))
+    assert four_times == pytest.approx(4 * once, rel=0.05)
+
+
+def test_of_a_product_of_doubles_only_what_the_type_costs_is_lost(tmp_path):
+    """This GPU multiplies doubles as fast as floats: a kernel at half its speed loses nothing to its type."""
+    slow = [product(4096, 4096, 4096, DOUBLE, us, "cutlass_80_tensorop_d884gemm_128x64") for us in (2500, 4000)]
+    lost = [losses(tmp_path, [one]).get("float64") for one in slow]
+    assert all(one is None or one.device_ns < 0.2 * 2500e3 for one in lost)
 
 
 @pytest.mark.parametrize("cause", LOOKALIKES)

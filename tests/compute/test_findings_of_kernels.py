@@ -285,9 +285,11 @@ def test_the_shape_of_a_sparse_operand_tells_no_work(tmp_path):
     assert report.summary.flops is None or report.summary.flops.tflops_per_s is None
 
 
-def test_float32_products_are_told_by_their_kernels_names_and_saved_beside_another_stream(tmp_path):
+@pytest.mark.parametrize("host_us", [2.0, 3900.0])  # also where host and device take about as long
+def test_float32_products_are_told_by_their_kernels_names_and_saved_beside_another_stream(tmp_path, host_us):
     """Without shapes what they lose is a guess, and no clean bill; copies on another stream take half as long."""
-    path = write(tmp_path / "trace.json", [op("aten::mm", us=4000, kernel="cutlass_80_simt_sgemm_256x128")] * 3)
+    slow = op("aten::mm", us=4000, kernel="cutlass_80_simt_sgemm_256x128")
+    path = write(tmp_path / "trace.json", [slow] * 3, host_us=host_us)
     document = json.loads(path.read_text())
     for event in [one for one in document["traceEvents"] if one["cat"] in ("kernel", "cpu_op", "cuda_runtime")]:
         event["args"].pop("Input Dims", None)

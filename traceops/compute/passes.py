@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Container
 from itertools import groupby
 from typing import Literal
@@ -205,7 +205,6 @@ def _casts_of_kept_weights(kernels: Kernels) -> list[Judged]:
 
 def find_unfused(kernels: Kernels) -> None:
     """Four and more kernels in a row over tensors of one size, where one would read and write them once."""
-    taken: dict[int, float] = {}
     uses: dict[int, Judged] = {}
     saved = launches = 0.0
     # Calls in a row that a compiler may fuse, in the order of launch
@@ -213,17 +212,18 @@ def find_unfused(kernels: Kernels) -> None:
         numel = max(one.numel for one in chain)
         wide = [one for one in chain if 2 * one.numel > numel and numel * 2 >= _LEAST_BYTES and one.cause is None]
         large = [one for one in wide if not leaves_idle(one, kernels)]  # its few blocks are what makes that slow
-        if len(large) < _LEAST_CHAIN or len({id(one) for one in large}) == 1:  # one call again and again is a loop
+        # One call again and again is a loop, and so is a chain whose calls all come several times: one chain a turn.
+        runs = (list(run) for _, run in groupby(large, key=id))
+        large = [one for run in runs if len(run) <= _LEAST_CHAIN for one in run]
+        turns = min(Counter(map(id, large)).values(), default=1)
+        if len(large) < _LEAST_CHAIN * turns:
             continue
-        each = [one.ns / one.calls for one in large]
-        gain = sum(each) - _least_of(large, kernels)
+        gain = call_ns(large) - turns * _least_of(large, kernels)
         if gain <= 0:
             continue
         saved += gain
-        launches += len(large) - 2
-        for one, ns in zip(large, each, strict=True):
-            uses[id(one)] = one
-            taken[id(one)] = taken.get(id(one), 0.0) + ns
+        launches += len(large) - 2 * turns
+        uses |= {id(one): one for one in large}
     if saved > 0.02 * kernels.busy_ns:
         kernels.claim("unfused_elementwise", uses.values(), saved, launches=launches)
 

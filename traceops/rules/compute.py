@@ -165,7 +165,7 @@ def _severity(loss: Loss, compute: RankCompute) -> Severity | None:
     if loss.cause in OF_HOST:
         return "info" if share >= 2 * BOUNDS.busy_pct[0] else None
     severity, by_name = severity_of(share, *BOUNDS.busy_pct), not compute.has_shapes and loss.cause in _GUESSED
-    large = severity == "error" and loss.cause == "float32_products" and _is_certain(loss, compute)
+    large = severity == "error" and loss.cause == "float32_products"
     foreach = loss.cause == "optimizer_loop" and loss.operators[0].startswith("_foreach_")  # to fuse it gains less
     if severity is not None and (compute.bound == "host" or foreach or (by_name and not large)):
         return "info"

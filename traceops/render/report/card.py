@@ -167,8 +167,9 @@ def _of_finding(report: Report, told: Sequence[Finding]) -> Card:
         fixed_ms=None if worth is None else worth.then_ms, fixed_least_ms=None if worth is None else worth.least_ms,
         saved_pct=None if worth is None else _saved_pct(worth), confidence="low" if unfit else lead.confidence,
         reason=first_phrase("card", "words", "unfit") if unfit else _reason(report, lead),
-        actions=actions_of(lead.advice), judged_pct=judged_pct(report), not_checked=not_checked(report),
-        proof=_proof(lead), rule=lead.rule, without_profiler=_without_profiler(report, is_unrecorded(lead) or paced),
+        actions=actions_of(lead.advice), judged_pct=None if lead.rule.startswith("TO-K") else judged_pct(report),
+        not_checked=not_checked(report), proof=_proof(lead), rule=lead.rule,
+        without_profiler=_without_profiler(report, is_unrecorded(lead) or paced),
         caveat=_caveat(report), window=window,
     )  # fmt: skip
 
