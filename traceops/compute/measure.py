@@ -34,6 +34,7 @@ from traceops.compute.passes import (
     find_unread_logits,
 )
 from traceops.compute.uses import Launched, Schedule
+from traceops.compute.work import NOT_OF_SHAPES
 from traceops.core.arrays import grouped, total, uniques
 from traceops.traces.windows import pack_part
 
@@ -201,7 +202,7 @@ def find_loops(kernels: Kernels) -> list[LoopPart]:
     seen: defaultdict[int, set[int]] = defaultdict(set)
     alike = Counter(zip(inside.tolist(), names.tolist(), strict=True))  # turns may differ in their shapes
     for one, loop in zip(order, inside.tolist(), strict=True):
-        if loop and not one.use.optimizing:
+        if loop and not (one.use.optimizing or NOT_OF_SHAPES.search(one.use.main_kernel)):  # nor what the link limits
             parts.setdefault(id(one), LoopPart(one)).calls += 1
             seen[id(one)].add(loop)
     for key, part in parts.items():
