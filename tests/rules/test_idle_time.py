@@ -757,3 +757,9 @@ def test_calls_of_steps_that_are_left_out_are_none_of_a_typical_one():
     summary = SimpleNamespace(rank=0, host=SimpleNamespace(blocking=(call,)))
     times = RankTimes(summary, np.zeros(2), {}, np.array([False, True]), None, None, None)
     assert [(one.fact, one.value) for one in blocking_calls(times, STEP)] == [(Fact.IDLE_AFTER, 1.0)]
+
+
+def test_input_that_is_late_in_few_steps_says_so():
+    """'Waits 12.2 ms per step': 17 steps, and two that wait."""
+    claim = InputBound(ranks=(0,), rank=0, ms=12.0, step=170.0, pct=7.0, few=2, of=17)
+    assert "Nearly all of it lies in 2 of 17 recorded steps." in claim.message()

@@ -232,11 +232,15 @@ def _judge(kind: IdleJudgement, inputs: Inputs, behind: BehindLate | None) -> Ve
         return kind.rule.clear(reason("idle", "beside", ms=worst.recorded_ms, late=late, window=window))
     if kind.bucket == "idle_host" and (severity := _beyond_recording(kind, inputs, worst, severity)) is None:
         return kind.rule.not_evaluated(may_be_recording(inputs.run, worst), "may_be_recording")
-    few = few_steps(worst.times, kind.bucket) if kind.rule is BLOCKED_ON_DEVICE else None
-    if few is not None or (kind.rule is INPUT_BOUND and unsure_of_all(inputs, idle, kind.bounds[0])):
+    few = None if kind.rule is HOST_BOUND else few_steps(worst.times, kind.bucket)
+    if (kind.rule is BLOCKED_ON_DEVICE and few is not None) or (
+        kind.rule is INPUT_BOUND and unsure_of_all(inputs, idle, kind.bounds[0])
+    ):
         severity = "info"
     found = finding_of(kind, severity, inputs, idle, saved, damaged=bool(judged[0].summary.damage))
-    return kind.rule.verdict(_with_causes(kind, found, inputs, idle, worst, few))
+    if few is not None:
+        found = restated(found, kind.claim, few=few, of=int(worst.times.typical.sum()))
+    return kind.rule.verdict(_with_causes(kind, found, inputs, idle, worst))
 
 
 def _little(
@@ -334,18 +338,15 @@ def _of_loading(
     return loading, saved, spared
 
 
-def _with_causes(
-    kind: IdleJudgement, found: Finding, inputs: Inputs, idle: Sequence[Idle], worst: Idle, few: int | None
-) -> Finding:
-    """The finding with what is known of the cause. few: the steps in which nearly all of it lies."""
+def _with_causes(kind: IdleJudgement, found: Finding, inputs: Inputs, idle: Sequence[Idle], worst: Idle) -> Finding:
+    """The finding with what is known of the cause."""
     if kind.rule is HOST_BOUND:
         return of_launches(of_held(found, HOST_BOUND, inputs), HOST_BOUND, worst.times.summary.compute)
     if kind.rule is INPUT_BOUND:
         return without_waiting(of_storage(found, inputs, worst), inputs, idle, worst, kind.bounds)
-    found = of_anomaly(
+    return of_anomaly(
         of_copies(of_synchronize(found, operators=bool(worst.times.summary.host.regions)), inputs), inputs
     )
-    return found if few is None else restated(found, BlockedOnDevice, few=few, of=int(worst.times.typical.sum()))
 
 
 def _graded_pct(kind: IdleJudgement, inputs: Inputs, idle: Sequence[Idle], worst: Idle, saved: float | None) -> float:

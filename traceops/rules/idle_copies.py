@@ -150,8 +150,6 @@ def evidence_of(worst: Part, own: Sequence[Part], words: StepWords, bound: float
         name = short_name(kind.region or kind.operator or "no operator", _LONGEST)
         subject, ms = f"{_MEMORY[kind.memory]}copies {way} in {name}", stored(mean_ms(kind.exposed_ns))
         found.append(Evidence(Fact.COPIES, ms, words.unit("ms"), rank=rank, subject=subject))
-        if kind.gbs is not None:
-            found.append(Evidence(Fact.THEIR_SPEED, round(kind.gbs, 2), "GB/s", rank=rank))
     return found
 
 

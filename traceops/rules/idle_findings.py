@@ -124,6 +124,7 @@ def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
         inside, what = (first.held.operator or None, None) if first.held.unseen else (None, first.what)
         found = restated(found, HostBound, first=Held(ms=ms, what=what, inside=inside))
         found = replace(found, evidence=(*found.evidence, evidence))
+        mostly |= bool(COMPILES.search(first.held.name))
     return _advised(found, parts, rule, times) if mostly else found
 
 

@@ -62,7 +62,7 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Idles(Claim, frozen=True, kw_only=True):
     """Ranks that idle for one cause, `all_ranks` or several or one; `rank` is the worst of them. profiler: what of it
     is the profiler's, or how that is known. recorded: what the traces show. plain: the step without the profiler that
-    all of it is a part of."""
+    all of it is a part of. few: the steps that have nearly all of it, of `of`."""
 
     family = "idle"
     ranks: tuple[int, ...]
@@ -76,6 +76,8 @@ class Idles(Claim, frozen=True, kw_only=True):
     profiler: str = ""
     recorded: float | None = None
     recorded_step: float | None = None
+    few: int | None = None
+    of: int | None = None
 
 
 class OutsideTorch(Claim, frozen=True, kw_only=True):
@@ -131,13 +133,11 @@ class InputBound(Idles, frozen=True, kw_only=True):
 
 
 class BlockedOnDevice(Idles, frozen=True, kw_only=True):
-    """The host blocks on the device. copies_pct: after copies. reads: for NaN, by autograd. few: of `of` steps."""
+    """The host blocks on the device. copies_pct: after copies. reads: for NaN, by autograd."""
 
     copies_pct: float | None = None
     reads: float | None = None
     reads_ms: float | None = None
-    few: int | None = None
-    of: int | None = None
 
 
 class HiddenLoading(Claim, frozen=True, kw_only=True):
@@ -357,11 +357,8 @@ def workers_needed(
     )
     if need is None or words is WINDOW or times.typical.sum() < 2:  # one may hold the first batches alone: no pace
         return None, ()
-    rest = Evidence(Fact.STEP_WITHOUT_INPUT, stored(need.rest_ms), "ms", rank=rank, subject=words.noun)
     certain = need.most_workers == need.workers
-    cores = () if need.cores is None else (Evidence(Fact.CORES_FOR_A_RANK, round(need.cores, 2), rank=rank),)
     loaded = Evidence(Fact.LOADING_BY_ONE_PROCESS, stored(need.load_ms), "ms", rank=rank, subject=words.a)
-    count = need.workers if certain else f"{need.workers} to {need.most_workers}"
     claimed = WorkersNeeded(
         rest=stored(need.rest_ms),
         load=stored(need.load_ms) if need.now else None,  # else the rank loads itself, and its waiting is said
@@ -371,7 +368,7 @@ def workers_needed(
         now=need.now,
         cores=stored(need.cores) if need.cores and need.workers + 1 > need.cores else None,
     )
-    return claimed, (loaded, rest, Evidence(Fact.WORKERS_THAT_KEEP_UP, count, rank=rank), *cores)
+    return claimed, (loaded,)
 
 
 def slow_loader(run: CrossRank, ranks: Sequence[int], step_ms: float) -> tuple[int, float] | None:
