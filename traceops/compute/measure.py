@@ -191,7 +191,7 @@ def find_loops(kernels: Kernels) -> list[LoopPart]:
             if own.all():  # several turns of a shorter body
                 continue
             kinds = {one.kind for one in order[start : start + body]}
-            least = _REPEATED_LAYERS if "product" in kinds else _REPEATED
+            least = max(_REPEATED, _REPEATED_LAYERS * ("product" in kinds))
             if end - start + body < least * body or kinds & (_OF_LAYERS if body <= _BODY else _OF_LONG_LAYERS):
                 continue
             if all(one.use.node and one.use.name in _SUMS for one in order[start : start + body]):
