@@ -432,6 +432,8 @@ def test_a_loop_of_small_kernels_where_the_host_bounds_the_step(tmp_path):
     loop = found["many_small_kernels"]
     assert loop.launches == 198 and loop.sizes[0] == 200
     assert "many_small_kernels" not in losses(tmp_path, body * 100, host_us=2.0)  # the device bounds it
+    body = [op("aten::copy_", tensor((64, 256)), us=2, kernel="Memcpy DtoH (Device -> Pageable)")]
+    assert losses(tmp_path, body * 200, host_us=20)["many_small_kernels"].launches == 0  # no kernel replaces these
 
 
 RECORDED = {  # cause, what the fix saved (ms) by timing both

@@ -28,7 +28,7 @@ from traceops.pipeline.analyze import analyze
 from traceops.pipeline.mapping.summary_file import check_summary
 from traceops.render.report.card import card_of
 from traceops.render.report.coverage import unjudged_sentence
-from traceops.rules.idle import BLOCKED_ON_DEVICE, INPUT_BOUND, of_storage, of_synchronize
+from traceops.rules.idle import BLOCKED_ON_DEVICE, HOST_BOUND, INPUT_BOUND, of_storage, of_synchronize
 from traceops.rules.idle_findings import FIRST_USE, _Part, blocking_calls
 from traceops.rules.idle_time import (
     BlockedOnDevice,
@@ -428,6 +428,15 @@ def test_a_fused_optimizer_is_not_to_be_fused(tmp_path):
     found = found_host_bound(small(tmp_path, [*own, row("aten::_fused_adamw_", "cpu_op", 8_050, 100)]))
     assert claim_of(found, HostBound).optimizer and "foreach=True" not in found.advice
     assert "foreach=True" in found_host_bound(small(tmp_path, own)).advice
+
+
+def test_an_optimizer_that_computes_on_the_host_is_to_move_to_the_gpu(tmp_path):
+    """Adam over a copy of the weights on the CPU, 64 ms of one long operator after another: 'foreach=True'."""
+    own = [
+        row("Optimizer.step#Adam.step", "user_annotation", 2_100, 6_000),
+        row("aten::addcdiv_", "cpu_op", 2_200, 5_800),
+    ]
+    assert found_host_bound(small(tmp_path, own)).advice == HOST_BOUND.advice_for("computes_on_cpu")
 
 
 @pytest.mark.parametrize("call", ["cudaStreamSynchronize", "cudaEventSynchronize"])

@@ -34,6 +34,7 @@ from traceops.compute.passes import (
     find_unread_logits,
 )
 from traceops.compute.uses import Launched, Schedule
+from traceops.compute.work import NOT_OF_SHAPES
 from traceops.core.arrays import grouped, total, uniques
 from traceops.traces.windows import pack_part
 
@@ -190,7 +191,7 @@ def find_loops(kernels: Kernels) -> list[LoopPart]:
             if own.all():  # several turns of a shorter body
                 continue
             kinds = {one.kind for one in order[start : start + body]}
-            least = _REPEATED_LAYERS if "product" in kinds else _REPEATED
+            least = max(_REPEATED, _REPEATED_LAYERS * ("product" in kinds))
             if end - start + body < least * body or kinds & (_OF_LAYERS if body <= _BODY else _OF_LONG_LAYERS):
                 continue
             if all(one.use.node and one.use.name in _SUMS for one in order[start : start + body]):
@@ -201,7 +202,7 @@ def find_loops(kernels: Kernels) -> list[LoopPart]:
     seen: defaultdict[int, set[int]] = defaultdict(set)
     alike = Counter(zip(inside.tolist(), names.tolist(), strict=True))  # turns may differ in their shapes
     for one, loop in zip(order, inside.tolist(), strict=True):
-        if loop and not one.use.optimizing:
+        if loop and not (one.use.optimizing or NOT_OF_SHAPES.search(one.use.main_kernel)):  # nor what the link limits
             parts.setdefault(id(one), LoopPart(one)).calls += 1
             seen[id(one)].add(loop)
     for key, part in parts.items():

@@ -72,7 +72,7 @@ class Work(Struct, frozen=True):
 def work_of(use: Use) -> Work:
     """The work of one call of a use."""
     name = use.name.removeprefix("aten::")
-    if _NOT_OF_SHAPES.search(use.main_kernel):
+    if NOT_OF_SHAPES.search(use.main_kernel):
         return Work("other")  # the link limits it, or how full a sparse tensor is
     try:
         if maker := _MAKERS.get(name):
@@ -92,7 +92,7 @@ def work_of(use: Use) -> Work:
     return Work("other")
 
 
-_NOT_OF_SHAPES = re.compile(r"HtoD|DtoH|PtoP|HostToDevice|DeviceToHost|PeerToPeer|(cu|roc)sparse::")
+NOT_OF_SHAPES = re.compile(r"HtoD|DtoH|PtoP|HostToDevice|DeviceToHost|PeerToPeer|(cu|roc)sparse::")
 _OF_TWO = frozenset({"add", "sub", "mul", "div"})
 _BytesOf = Callable[[Sequence[Tensor], str], float | None]
 

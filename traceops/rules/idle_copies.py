@@ -133,7 +133,7 @@ def claim_of_copies(worst: Part, ranks: Sequence[int], count: int, words: StepWo
     return claim
 
 
-def evidence_of(worst: Part, own: Sequence[Part], words: StepWords, saved: float, bound: float) -> list[Evidence]:
+def evidence_of(worst: Part, own: Sequence[Part], words: StepWords, bound: float) -> list[Evidence]:
     """The numbers behind it, of the worst rank."""
     copies, rank = worst.copies, worst.copies.rank
     found = [
@@ -141,8 +141,6 @@ def evidence_of(worst: Part, own: Sequence[Part], words: StepWords, saved: float
         Evidence(Fact.EXPOSED_COPIES_PCT, round(worst.pct, 1), "%", bound, rank=rank),
         Evidence(Fact.STEP, stored(worst.step_ms), "ms", subject=words.noun),
     ]
-    if saved:  # else nothing says how fast the link is
-        found.append(Evidence(Fact.SAVED_FROM_PINNED, saved, words.unit("ms")))
     if len(own) > 1:
         shares = sorted(part.pct for part in own)
         middle = shares[len(shares) // 2]
@@ -209,7 +207,7 @@ def _judged(inputs: Inputs, purpose: Purpose, own: Sequence[Part]) -> Finding | 
     if (replayed is not None or purpose != "offload") and 100 * saved < BOUNDS.gain_pct * worst.step_ms:
         severity = "info"
     claim = claim_of_copies(worst, ranks, len(inputs.run.ranks), inputs.run.step_words)
-    evidence = evidence_of(worst, own, inputs.run.step_words, saved, BOUNDS.exposed_pct[0])
+    evidence = evidence_of(worst, own, inputs.run.step_words, BOUNDS.exposed_pct[0])
     confidence: Confidence = "medium" if damaged or worst.assumes_link else "high"
     return EXPOSED_COPIES.finding(
         severity, confidence, claim, evidence, ranks=ranks, impact_ms=saved, cause=worst.cause

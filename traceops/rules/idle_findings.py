@@ -111,8 +111,9 @@ def of_held(found: Finding, rule: Rule, inputs: Inputs) -> Finding:
         return found
     idle_ms, parts = times.mean_ms("idle_host"), _parts(times)
     mostly = sum(part.ms for part in parts) >= _MOSTLY * idle_ms
-    if found.advice == rule.advice_for("optimizer"):
-        return found
+    if found.advice == rule.advice_for("optimizer"):  # whose state may lie on the CPU
+        on_cpu = sum(part.ms for part in parts if part.advice == ON_CPU) >= _MOSTLY * idle_ms
+        return replace(found, advice=rule.advice_for(ON_CPU)) if on_cpu else found
     known = found.facts or {}  # where less is claimed than is recorded, what is recorded is no part of it
     named = not (known.get("optimizer") or known.get("recorded"))
     if not mostly:
