@@ -178,11 +178,12 @@ def test_gloo_beside_nccl_does_not_hide_a_late_host(tmp_path):
     [
         ((0, 0, 61, 0), 1),  # a loss that is read, and a cache that is emptied, behind every tenth step
         ((9, 8, 9, 10), None),
+        ((0,) * 9 + (4,) * 6 + (50, 50), None),  # four fifths of it are not nearly all
         ((0, 12, 0, 12), None),  # every second step: as often as the window says
         ((0, 0, 0, 0), None),
         ((0, 61), None),
     ],
-    ids=["one of four", "each", "every second", "none", "too few steps"],
+    ids=["one of four", "each", "most of it", "every second", "none", "too few steps"],
 )
 def test_what_lies_in_few_steps_is_told_as_that(took, few):
     times = SimpleNamespace(buckets={"idle_sync": np.array(took)}, typical=np.ones(len(took), dtype=bool))

@@ -16,7 +16,7 @@ from traceops.across.rank_times import RankTimes
 from traceops.across.run_steps import WholeRun
 from traceops.across.run_use import recorded_waits
 from traceops.across.undisturbed import Undisturbed
-from traceops.core.arrays import mean_ms, median
+from traceops.core.arrays import mean_ms
 from traceops.core.claims import Claim, reason, restated
 from traceops.core.facts import Fact
 from traceops.core.findings import SEVERITIES, Evidence, Finding, Severity, severity_of
@@ -156,7 +156,7 @@ class HiddenLoading(Claim, frozen=True, kw_only=True):
 
 
 _LEAST_STEPS = 3
-_NONE = 0.1  # of the mean: what the median step has where few steps hold it all
+_NEARLY = 0.9  # of it
 
 
 class Idle(Struct, frozen=True):
@@ -223,9 +223,11 @@ def few_steps(times: RankTimes, bucket: str) -> int | None:
     """In how many of the typical steps nearly all of a bucket lies, where those are few; None where they are not. A
     window of a few steps holds one in which the loss is read, or none: how often that comes it does not tell."""
     took = times.buckets[bucket][times.typical].astype(np.float64)
-    if len(took) < _LEAST_STEPS or not took.any() or median(took) > _NONE * took.mean():
+    if len(took) < _LEAST_STEPS or not took.any():
         return None
-    return int((took > took.mean() / 2).sum())
+    long = took > took.mean() / 2
+    few = 2 * long.sum() < len(took) and took[long].sum() >= _NEARLY * took.sum()
+    return int(long.sum()) if few else None
 
 
 def in_time_ms(idle: Sequence[Idle], run: CrossRank, undisturbed: Undisturbed, saved: float) -> float | None:
