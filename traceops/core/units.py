@@ -167,6 +167,8 @@ def percent_text(pct: float) -> str:
     """'12 %', '0.27 %'; what is smaller than 0.01 % is within that."""
     if 0 < pct < 0.01:
         return "0.01 %"
+    if 99.5 <= pct < 99.95:  # not all of it
+        return f"{pct:.1f} %"
     return f"{pct:.0f} %" if pct >= 10 else f"{pct:.2g} %"
 
 

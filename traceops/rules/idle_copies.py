@@ -42,7 +42,8 @@ _UNEVEN = 2.0  # times as many bytes as so many typical copies have: one of them
 
 class ExposedCopying(Claim, frozen=True, kw_only=True):
     """Copies while no kernel runs; ms of one step. most: of several ranks. way: to_device, to_host or both. count
-    copies of `size` bytes each, or `total` in all where sizes differ, of `memory`, in `operator` and `region`."""
+    copies of `size` bytes each, or `total` in all where sizes differ, of `memory`, in `operator` and `region`. saved:
+    without them, ms."""
 
     family = "idle_copies"
     kind = "exposed_copies"
@@ -60,6 +61,7 @@ class ExposedCopying(Claim, frozen=True, kw_only=True):
     operator: str | None = None
     region: str | None = None
     gbs: float | None = None
+    saved: float | None = None
 
 
 class Part(Struct, frozen=True):
@@ -207,6 +209,7 @@ def _judged(inputs: Inputs, purpose: Purpose, own: Sequence[Part]) -> Finding | 
     if (replayed is not None or purpose != "offload") and 100 * saved < BOUNDS.gain_pct * worst.step_ms:
         severity = "info"
     claim = claim_of_copies(worst, ranks, len(inputs.run.ranks), inputs.run.step_words)
+    claim = replace(claim, saved=saved)
     evidence = evidence_of(worst, own, inputs.run.step_words, BOUNDS.exposed_pct[0])
     confidence: Confidence = "medium" if damaged or worst.assumes_link else "high"
     return EXPOSED_COPIES.finding(
