@@ -191,6 +191,10 @@ LOOKALIKES = {  # calls of a step that seem to waste
         product(2048, 2048, 1024, us=25, inside=(NODE + "MmBackward0", "MmBackward0"), sequence=5),
         op("aten::tanh_backward", *[tensor(MB8)] * 2, us=25, inside=(NODE + "TanhBackward0",), sequence=6),
     ],
+    "channels_first_layout": [
+        *norm_first(250),
+        op("aten::native_group_norm", tensor((64, 128, 56, 56)), us=60),
+    ],  # slower
     "unfused_attention": attention_by_hand()[:4],  # no product reads the rows of the softmax
     "masked_attention": [  # of padding: the same keys for all queries
         op(
@@ -224,6 +228,9 @@ LOOKALIKES = {  # calls of a step that seem to waste
         *[op("aten::_softmax", tensor(MB8, FLOAT), us=25)] * 8,
         *CHAIN[:3],
     ],  # a benchmark's loop
+    "float32_training ": [
+        op("aten::cudnn_convolution", tensor((64, 16, 31, 31), FLOAT), tensor((32, 16, 3, 3), FLOAT), us=27)
+    ],
     "float32_training": [  # autocast's casts take as long
         product(64, 64, 64, FLOAT, 5, TF32),
         product(64, 64, 64, FLOAT, 5, TF32, inside=(NODE + "MmBackward0",)),
@@ -642,7 +649,8 @@ def test_passes_between_which_an_optimizer_changes_the_weights_are_no_batch(tmp_
     layer = [product(197, 192, 768, us=4), op("aten::gelu", tensor((197, 768)), us=2), product(197, 768, 192, us=4)]
     back = op("aten::mm", tensor((768, 197)), tensor((197, 192)), us=4, inside=(NODE + "MmBackward0",))
     update = op("aten::add_", tensor((192, 768)), us=2, inside=("Optimizer.step#X.step",))
-    for between, sizes in ([], [(8, 8)]), ([update], []):
+    again = product(768, 197, 192, us=4, inside=(NODE + "MmBackward0", "MmBackward0"), sequence=5)  # create_graph=True
+    for between, sizes in ([], [(8, 8)]), ([update], []), ([again], []):
         found = losses(tmp_path, [op("aten::conv", us=10), *layer * 8, back, *between] * 8, host_us=30)
         assert [one.sizes for one in found.values() if one.cause == "too_small_batch"] == sizes
 

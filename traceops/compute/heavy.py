@@ -433,7 +433,7 @@ def _is_wide(one: Judged) -> bool:
     if one.work.product is not None:
         return one.work.product.smallest >= _LEAST_WIDTH
     weight = one.use.inputs.tensor(2 if one.use.node else 1)
-    return weight is None or not weight.dims or min(weight.dims[0], weight.numel // weight.dims[0]) >= _LEAST_WIDTH
+    return weight is None or not weight.dims or min(weight.dims[:2]) > _LEAST_WIDTH
 
 
 def _is_grouped(one: Judged) -> bool:
@@ -498,7 +498,7 @@ _LEAST_CHANNELS = 8
 
 def find_channels_first(kernels: Kernels) -> None:
     """Convolutions whose input has channels first: conversions around them, and slower kernels between."""
-    if kernels.gpu.is_amd:
+    if kernels.gpu.is_amd or any("group_norm" in one.use.name for one in kernels.all):  # which takes longer, then
         return
     saved, uses = 0.0, []
     for one in kernels.free(lambda one: one.kind == "convolution" and _channels_first(one)):
@@ -512,7 +512,7 @@ def find_channels_first(kernels: Kernels) -> None:
         saved += gain
         if gain:
             uses.append(one)
-    for one in kernels.free(lambda one: "batch_norm" in one.use.name and "layer" not in one.use.name):
+    for one in kernels.free(lambda one: "batch_norm" in one.use.name):
         tensor = next((t for t in one.tensors if len(t.dims) in (4, 5)), None)
         if tensor is None or not _first(tensor) or one.work.bytes is None:
             continue

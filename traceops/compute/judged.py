@@ -94,9 +94,10 @@ class Kernels(Struct):
         return any(one.use.node or one.use.optimizing or "backward" in one.use.name for one in self.all)
 
     @property
-    def updates(self) -> int:
-        """How often the optimizer runs."""
-        return sum(own for own, _ in itertools.groupby(one.use.optimizing for one in self.order))
+    def changing(self) -> bool:
+        """Whether passes of a step change the next: the optimizer runs again, or backward is differentiated."""
+        updates = sum(own for own, _ in itertools.groupby(one.use.optimizing for one in self.order))
+        return updates > 1 or any(one.use.again for one in self.all)
 
     def free(self, wanted: Callable[[Judged], bool] = lambda _: True) -> list[Judged]:
         """What no cause has explained yet."""

@@ -104,7 +104,7 @@ def _passes_in_turn(kernels: Kernels) -> list[Loss]:
     """The same passes several times in a step, each on a small batch: one batch of all does the same."""
     backward = groupby(bool(one.use.node) for one in kernels.order if not one.use.optimizing)
     passes = sum(own for own, _ in backward) or _turns(kernels)
-    if passes < _PASSES or kernels.updates > 1:  # passes that change the weights are no batch
+    if passes < _PASSES or kernels.changing:
         return []
     small = [one for one in kernels.all if one.calls >= passes or one.ns / one.launches < _SMALL_NS]
     if launches_of(small) < _MOST_REPEATED * kernels.launches:

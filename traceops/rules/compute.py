@@ -40,7 +40,7 @@ class KernelClaim(Claim, frozen=True):
 class KernelLoss(KernelClaim, frozen=True, kw_only=True):
     """Kernels that take longer than their work needs, ms of a step: by `cost`, of `kernels`. form: by its cause.
     effect: what the fix does to the step, which it brings to `least` to `most`. gain: what it saves of it at most.
-    bf16: what bf16 autocast saves in place of TF32. half: the type of 16 bits to train in."""
+    half: the type of 16 bits to train in."""
 
     form: str
     cost: float
@@ -53,7 +53,6 @@ class KernelLoss(KernelClaim, frozen=True, kw_only=True):
     least: float
     most: float
     gain: float = 0.0
-    bf16: float | None = None
     half: HalfType | None = None
 
 
@@ -208,7 +207,6 @@ def _is_other_fix(loss: Loss, compute: RankCompute) -> bool:
 
 def _claim(loss: Loss, compute: RankCompute, window: bool, timed: bool) -> KernelLoss:
     sizes, pads = loss.sizes, loss.cause == "misaligned_shape"
-    other = next((one for one in compute.losses if _is_other_fix(one, compute)), None)
     return KernelLoss(
         window=window,
         form=_form(loss),
@@ -222,7 +220,6 @@ def _claim(loss: Loss, compute: RankCompute, window: bool, timed: bool) -> Kerne
         least=loss.step_after_ns[0] / 1e6,
         most=loss.step_after_ns[1] / 1e6,
         gain=_gain_ns(loss, compute) / 1e6,
-        bf16=other.device_ns / 1e6 if other is not None and loss.cause == "float32_products" else None,
         half=half_type_of(compute.gpu) if loss.cause == "float32_training" else None,
     )
 
