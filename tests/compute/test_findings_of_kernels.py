@@ -17,6 +17,7 @@ from recorded_step import FLOAT, launched_of, op, tensor, write
 from traceops.compute.measure import PACES, at_pace, measure_compute, paced_hosts, replayed_ns
 from traceops.compute.model import Cause, RankCompute, judged_rank
 from traceops.compute.uses import Schedule
+from traceops.core.claims import reason
 from traceops.core.facts import Fact
 from traceops.measure.activity import find_activity
 from traceops.measure.launched import find_launched
@@ -74,10 +75,8 @@ def of(tmp_path, calls, **rest):
 def test_a_faster_kernel_saves_nothing_where_the_host_bounds_the_step(tmp_path):
     slow = op("aten::mm", tensor((512, 4095)), tensor((4095, 4095)), us=120, kernel="nvjet_h")
     report, _ = of(tmp_path, [slow] * 4, host_us=4000)
-    [found] = [one for one in report.findings if one.cause == "misaligned_shape"]
-    assert found.severity == "info" and found.impact_ms is None
-    assert found.facts["effect"] == "little"
-    assert report.compute.bound == "host"
+    assert report.compute.bound == "host" and report.compute.losses[0].cause == "misaligned_shape"
+    assert not any(one.cause == "misaligned_shape" for one in report.findings)
 
 
 def test_what_collectives_take_is_busy_time_too(tmp_path):
@@ -131,7 +130,8 @@ def test_what_is_too_small_to_be_listed_is_no_slow_operator(tmp_path):
 
 def test_short_kernels_are_not_slow_for_what_any_kernel_takes(tmp_path):
     short = op("aten::addmm", tensor((512,)), tensor((141, 512)), tensor((512, 512)), us=5, kernel="nvjet_h")
-    assert of(tmp_path, [short] * 40)[1]["TO-K008"].status == "clear"
+    check = of(tmp_path, [short] * 40)[1]["TO-K008"]  # nor at 100 % of attainable speed, as was said
+    assert (check.status, check.reason) == ("not_evaluated", reason("compute", "unknown_work"))
 
 
 def test_a_small_finding_does_not_hide_that_kernels_are_slow(tmp_path):
@@ -306,7 +306,7 @@ def test_float32_products_are_told_by_their_kernels_names_and_saved_beside_anoth
     report = analyze(path, jobs=1)
     [found] = [one for one in report.findings if one.cause == "float32_products"]
     assert (found.severity, found.confidence, card_of(report).rule) == ("warning", "medium", "TO-K001")
-    assert found.number(Fact.GPU_BUSY) == pytest.approx(12, rel=0.02)
+    assert found.number(Fact.KERNELS_TIME) == pytest.approx(12, rel=0.02)
     assert report.compute.losses[0].step_after_ms[0] > 0.9 * 3 * 2
 
 

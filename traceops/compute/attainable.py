@@ -40,7 +40,7 @@ Source = Literal["measured", "own", "scaled", "assumed"]  # assumed: an unknown 
 
 _PEAK_OF_UNIT: dict[Unit, float] = {"tf32": 0.5, "fp8": 2.0}
 _CACHED = 512 << 20  # bytes up to which caches of the GPU may have held what was moved
-_LEAST_NS = 2_000.0  # a kernel of next to no work
+LEAST_NS = 2_000.0  # a kernel of next to no work
 
 
 class Rates(Struct, frozen=True):
@@ -266,7 +266,7 @@ def product_ns(flops: float, moved: float, unit: Unit, gpu: Gpu) -> float:
         rate = gpu.rates.fp64 * gpu.fp64
     else:
         rate = _between(gpu.rates.half, flops / 1e9) * gpu.rates.units[unit] * gpu.tensor
-    return max(flops / rate / 1e3, moved_ns(moved, "product", gpu), _LEAST_NS)
+    return max(flops / rate / 1e3, moved_ns(moved, "product", gpu), LEAST_NS)
 
 
 def attention_ns(one: Attention, gpu: Gpu, causal: bool | None = None) -> float:
@@ -279,7 +279,7 @@ def attention_ns(one: Attention, gpu: Gpu, causal: bool | None = None) -> float:
     blocks = one.batch * max(one.query // 128, 1)
     rate *= min(1.0, max(blocks / gpu.processors, 0.05))
     moved = 2.0 * one.batch * one.width * (one.query + one.key) * 2 * (2.5 if one.backward else 1.0)
-    return max(one.flops / (rate * gpu.tensor) / 1e3, moved_ns(moved, "attention", gpu), 2 * _LEAST_NS)
+    return max(one.flops / (rate * gpu.tensor) / 1e3, moved_ns(moved, "attention", gpu), 2 * LEAST_NS)
 
 
 def moved_ns(bytes_: float, kind: str, gpu: Gpu) -> float:
@@ -343,8 +343,8 @@ def attainable_ns(use: Use, work: Work, gpu: Gpu) -> float | None:
         return product_ns(work.flops, work.bytes, unit_of_use(use), gpu)
     if fused := fused_names(use.name):
         rate = _COMPILED.get(fused[0], 2.9)
-        return max(work.bytes / (rate * gpu.memory) / 1e3, _LEAST_NS)
-    return max(moved_ns(work.bytes, work.kind, gpu), _LEAST_NS)
+        return max(work.bytes / (rate * gpu.memory) / 1e3, LEAST_NS)
+    return max(moved_ns(work.bytes, work.kind, gpu), LEAST_NS)
 
 
 def _between(table: Sequence[tuple[float, float]], at: float) -> float:

@@ -267,6 +267,11 @@ _WITH_SHAPES = (
 )  # fmt: skip
 
 
+def _is_rated(one: Judged) -> bool:
+    """Whether its work, not what any kernel takes, sets its least time."""
+    return (one.attainable_ns or 0.0) > 2 * attainable.expected_ns(one.kind, attainable.LEAST_NS) * one.launches
+
+
 def measure_compute(launched: Launched, device: str | None) -> RankCompute | None:
     """None where no kernel ran in a step."""
     if not len(launched.row) or not launched.steps:
@@ -282,6 +287,8 @@ def measure_compute(launched: Launched, device: str | None) -> RankCompute | Non
     by_time = sorted(kernels.all, key=lambda one: -one.ns)
     beyond = _beyond_peak(by_time, attainable.FASTEST if gpu.source == "assumed" else gpu)
     known = [one for one in kernels.all if one.attainable_ns is not None and id(one) not in beyond]
+    if time_of(filter(_is_rated, known)) < 0.5 * time_of(known):
+        known = []  # their speed would be that of what any kernel takes
     compute = RankCompute(
         busy_ns=kernels.busy_ns,
         known_ns=sum((one.ns for one in known), 0.0),

@@ -82,7 +82,7 @@ _OF_LAUNCHES = ("many_small_kernels", "optimizer_loop")
 _SOME = 0.1  # of what a fix saves of the device's time: less of it in the step is little
 _WHOLE = 1.05  # times what the device does: in a longer step it waits, and a fix of kernels brings no shorter one
 _LITTLE = 0.1  # of the step: kernels that take less of it are not told as slow
-_NOTICED = 0.01  # of the step: a fix that saves less is no warning
+_NOTICED = 0.01  # of the step: a fix that saves less is no finding
 _MOST_IMPOSSIBLE = 3  # operators that are named
 # Of kernels without shapes only their names tell that they lack this: how much it costs is a guess.
 _GUESSED = ("float32_products", "float32_training", "misaligned_shape", "masked_attention")
@@ -173,21 +173,18 @@ def _severity(loss: Loss, compute: RankCompute) -> Severity | None:
 
 def _finding(loss: Loss, compute: RankCompute, rank: int, run: CrossRank, timed: bool) -> Finding | None:
     rule, times, words = OF_CAUSE[loss.cause], run.times_of(rank), run.step_words
-    if (severity := _severity(loss, compute)) is None:
-        return None
     saved, claim = loss.device_ns / 1e6, _claim(loss, compute, words is WINDOW, timed)
+    if (severity := _severity(loss, compute)) is None or claim.effect == "little":
+        return None
     if claim.effect == "certain" and times is not None and 1e6 * times.step_ms > _WHOLE * compute.device_ns:
         claim = replace(claim, effect="at_most")
-    if claim.effect in ("at_most", "little") and times is not None and claim.gain < _NOTICED * times.step_ms:
-        severity = "info"
+    if claim.effect == "at_most" and times is not None and claim.gain < _NOTICED * times.step_ms:
+        return None
     evidence = [
         Evidence(Fact.KERNELS_TIME, stored(loss.ns / 1e6), words.unit("ms"), rank=rank),
         Evidence(Fact.KERNELS_SAVED, stored(saved), words.unit("ms"), rank=rank),
-        Evidence(Fact.GPU_BUSY, stored(compute.device_ns / 1e6), words.unit("ms"), rank=rank),
+        *(Evidence(Fact.OPERATOR, name, rank=rank) for name in loss.operators),
     ]
-    if loss.launches >= 1:
-        evidence.append(Evidence(Fact.KERNELS_REMOVED, round(loss.launches, 1), words.per, rank=rank))
-    evidence += (Evidence(Fact.OPERATOR, name, rank=rank) for name in loss.operators)
     sure = compute.rates in ("measured", "own") and compute.bound == "device" and compute.has_shapes
     ranks, impact = [rank] if len(run.ranks) > 1 else [], stored(saved) if compute.bound != "host" else None
     confidence: Confidence = "high" if sure else "medium"
