@@ -482,6 +482,14 @@ def test_causes_of_the_host_go_where_the_unprofiled_step_is_the_device_s(tmp_pat
     assert not [one for one in paced.losses if one.cause in ("many_small_kernels", "too_small_batch")]
 
 
+@pytest.mark.parametrize(("turns", "told"), [(40, False), (200, True)])
+def test_a_loop_of_few_of_the_launches_is_no_finding(tmp_path, turns, told):
+    """Norms of gradients, a fifth of 5727 launches: 'the fix makes the step at most 19.6 ms shorter' of 239 ms."""
+    others = [op(f"aten::op{n}", tensor((64, 64)), us=3) for n in range(170)]
+    report, _ = of(tmp_path, [*others, *[op("aten::norm", tensor((64, 64)), us=3)] * turns], host_us=20)
+    assert ("many_small_kernels" in [one.cause for one in report.findings]) == told
+
+
 def rank(busy, device):
     return RankCompute(busy, busy, busy, device, 1.0, 1.0, "device", "measured")
 

@@ -257,7 +257,7 @@ def find_float64(kernels: Kernels) -> None:
     uses, saved = [], 0.0
     for one in kernels.free():
         types = {t.dtype for t in one.tensors if t.dims and t.dtype in FLOATS}
-        if "double" not in types or (len(types) > 1 and one.work.bytes is None):
+        if not types & {"double", "c10::complex<double>"} or (len(types) > 1 and one.work.bytes is None):
             continue
         uses.append(one)
         if one.kind in ("product", "convolution") and one.work.bytes is not None:

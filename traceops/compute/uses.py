@@ -30,7 +30,7 @@ _NAMES = {name.lower(): name for name in _SIZES} | {  # writers differ in case; 
     "char": "signed char", "byte": "unsigned char",
 }  # fmt: skip
 _MOST_ELEMENTS = 10**14
-FLOATS = frozenset({"double", "float", "c10::Half", "c10::BFloat16"})
+FLOATS = frozenset({"double", "float", "c10::Half", "c10::BFloat16", "c10::complex<double>"})
 HALVES = frozenset({"c10::Half", "c10::BFloat16"})
 
 

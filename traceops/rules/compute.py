@@ -159,8 +159,9 @@ def _severity(loss: Loss, compute: RankCompute) -> Severity | None:
     share = 100 * loss.device_ns / max(compute.busy_ns, compute.device_ns)
     if loss.cause == "bandwidth_bound_at_limit":
         return "info"
-    if loss.cause == "many_small_kernels":
-        share = max(share, 100 * loss.launches / max(compute.launches, 1.0))
+    if loss.cause == "many_small_kernels":  # a fix of a few is none: the host launches the others
+        launched = 100 * loss.launches / max(compute.launches, 1.0)
+        share = max(share, launched) if launched >= BOUNDS.launches_pct else 0.0
     if loss.cause in OF_HOST:
         return "info" if share >= 2 * BOUNDS.busy_pct[0] else None
     severity, by_name = severity_of(share, *BOUNDS.busy_pct), not compute.has_shapes and loss.cause in _GUESSED
