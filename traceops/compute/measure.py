@@ -67,7 +67,7 @@ def find_small_kernels(kernels: Kernels, bound: Bound) -> list[Loss]:
     """Small kernels, where the host bounds the step: loops that one batched kernel does as well, or a small batch.
     These are no other claims' rest: to batch a loop is another way to fix what is in it."""
     if bound == "device":
-        return [] if kernels.training or not _ends_passes(kernels) else _passes_in_turn(kernels)
+        return [] if kernels.training else _passes_in_turn(kernels)
     # Kernels without an operator are a graph's, which no host launches one by one
     small = [one for one in kernels.all if one.ns / max(one.launches, 1e-9) < _SMALL_NS and not one.use.alone]
     launches = launches_of(small)
@@ -130,7 +130,7 @@ def _ends_passes(kernels: Kernels) -> bool:
 def _turns(kernels: Kernels) -> int:
     """How often a step without backward does the same from its beginning to its end: 1 for no whole number of times."""
     names = [one.use.name for one in kernels.order]
-    for turns in range(len(names) // _PASS, 1, -1):
+    for turns in range(_ends_passes(kernels) * len(names) // _PASS, 1, -1):  # blocks of layers repeat too
         length = len(names) // turns
         if length * turns == len(names) and names[length:] == names[:-length]:
             return turns

@@ -164,7 +164,7 @@ def _asked(busy: Sequence[MemoryUse], inputs: Inputs, *, observed: bool) -> Find
     most = max(busy, key=lambda use: (use.retries or 0, use.mallocs or 0.0, use.allocating_ms))
     step_ms, words = inputs.run.step_ms, inputs.run.step_words
     costs = max(use.allocating_ms for use in busy)
-    takes = stored(costs) or None
+    takes = stored(costs * observed) or None  # in a trace a call that frees waits for what the device has to do anyway
     ranks = sorted(use.rank for use in busy)
     rate, retries, retrying = most.calls, 0, False
     evidence = [Evidence(Fact.CALLS_FOR_MEMORY, round(most.calls, 2), words.unit("calls"), rank=most.rank)]
