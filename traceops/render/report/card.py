@@ -352,7 +352,7 @@ def fixed_text(card: Card) -> str:
     if card.fixed_ms is None or card.saved_pct is None:
         return ""
     least = None if card.fixed_least_ms is None else ms_text(card.fixed_least_ms)
-    saved = f"{'about ' if card.rule.startswith('TO-K') else ''}{card.saved_pct:.0f}"  # of kernels it is an estimate
+    saved = f"{'about ' if (card.rule or '').startswith('TO-K') else ''}{card.saved_pct:.0f}"  # by estimate
     return first_phrase("card", "words", "fixed", least=least, ms=ms_text(card.fixed_ms), saved=saved)
 
 
