@@ -383,7 +383,7 @@ def test_a_call_from_several_operators_is_one_thing(tmp_path):
 
 
 def test_an_optimizer_that_begins_before_the_window_is_named(tmp_path):
-    rows = [one for at in range(9) for one in launched(1_000 * at, 20, at + 1, "aten::add_")]
+    rows = [one for at in range(9) for one in launched(1_000 * at, 200, at + 1, "aten::add_")]
     rows.append(row("Optimizer.step#Own.step", "user_annotation", -50, 9_000))
     (tmp_path / "trace.json").write_text(json.dumps({"deviceProperties": GPU, "traceEvents": rows}))
     found = found_host_bound(analyze(tmp_path / "trace.json"))

@@ -9,9 +9,11 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from traceops.across.cross_rank import CrossRank
 from traceops.across.plain_step import is_unlike
 from traceops.core.claims import reason
 from traceops.core.rule import Bounds, Rule, Verdict
+from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
 from traceops.measure.summary import numbered_steps
 from traceops.rules import (
     bandwidth,
@@ -151,6 +153,13 @@ def rule_of(id: str) -> Rule | None:
     return next((rule for rule in family.rules if rule.id == id), None) if family else None
 
 
+_LEAST_BUSY_MS = 1.0  # of a window without steps: what comes once decides a shorter one
+
+
+def _most_busy_ms(run: CrossRank) -> float:
+    return max(sum(rank.mean_ms(bucket) for bucket in BUCKETS if bucket not in IDLE_BUCKETS) for rank in run.ranks)
+
+
 def judge(inputs: Inputs) -> list[Verdict]:
     """The verdicts of all families on one run, family by family."""
     verdicts: list[Verdict] = []
@@ -164,6 +173,9 @@ def judge(inputs: Inputs) -> list[Verdict]:
             verdicts += [rule.not_evaluated(reason("validity", "no_step")) for rule in family.rules]
             continue
         own = family.judge(replace(inputs, earlier=tuple(verdicts)))
+        if of_steps and run.unit == "window" and 0 < (busy := _most_busy_ms(run)) < _LEAST_BUSY_MS:
+            little = Verdict("", not_evaluated=reason("validity", "little_ran", busy=busy), lacking="little_ran")
+            own = [one if one.not_evaluated else replace(little, rule=one.rule) for one in own]
         capped = (of_steps and run.unit == "window") or (family.over == "recorded" and unlike)
         verdicts += [_at_most_warning(verdict) for verdict in own] if capped else own
     return with_stacks(with_lines(verdicts, inputs), inputs)

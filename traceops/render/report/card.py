@@ -19,7 +19,7 @@ from traceops.hangs.json_types import HangJson
 from traceops.render.document import Answer, Block, Cost, Headline, Level, Span, Style, Text, Words, text
 from traceops.render.finding_blocks import unit_text, value_text
 from traceops.render.report.compute import efficiency_of
-from traceops.render.report.coverage import MOST_UNJUDGED_PCT, Unjudged, least_note, unfit_note, unjudged_of
+from traceops.render.report.coverage import MOST_UNJUDGED_PCT, Unjudged, least_note, little_ran, unfit_note, unjudged_of
 from traceops.render.report.lead import (
     STRAGGLERS,
     WAIT_INFO_PCT,
@@ -52,7 +52,6 @@ _MOST_ACTIONS = 2
 _MOST_UNCHECKED = 3  # groups of checks that a line names
 _LEAST_SAVED_PCT = 0.5
 _LEAST_JUDGED_PCT = 50.0  # of a step, below which it is not the absence of a problem that was found
-_LEAST_COVERED = 0.01  # of what was recorded: the rest is no part of any number
 _OF_SEVERAL = ("TO-S", "TO-B", "TO-O", "TO-C")  # checks of what ranks do together
 _REPLAYED = (*STRAGGLERS, SLOW_GROUP.id)
 _MAY_WAIT = ("comm_wait_ms", "comm_unmatched_ms")
@@ -73,12 +72,11 @@ class NoProblem(Claim, frozen=True, kw_only=True):
 
 
 class NothingTimed(Claim, frozen=True, kw_only=True):
-    """No rule fired, and none could: a clean bill of no time is none. Times in ms, where the rest is none either."""
+    """No rule fired, and none could: a clean bill of no time is none. little: how little ran."""
 
     family = "card"
     kind = "nothing_timed"
-    covered: float | None = None
-    recorded: float | None = None
+    little: str | None = None
 
 
 class WaitForEachOther(Claim, frozen=True, kw_only=True):
@@ -209,9 +207,7 @@ def without_finding(report: Report) -> tuple[Level, NoProblem | NothingTimed | W
 def _untimed(report: Report) -> NothingTimed | None:
     if nothing_timed(report):
         return NothingTimed()
-    facts = next((one.facts for one in report.findings if one.kind == "no_steps_marked"), UNSET) or {}
-    covered, recorded = facts.get("covered", 0.0), facts.get("recorded") or 0.0
-    return NothingTimed(covered=covered, recorded=recorded) if covered < _LEAST_COVERED * recorded else None
+    return NothingTimed(little=little) if (little := little_ran(report)) else None
 
 
 def _no_problem(report: Report, undisturbed: UndisturbedRows | None) -> NoProblem:

@@ -106,6 +106,11 @@ def unjudged_sentence(report: Report) -> str:
     return "" if found is None else found.sentences("sentence")[0]
 
 
+def little_ran(report: Report) -> str:
+    """That a window without steps holds too little to judge; '' where it holds more."""
+    return next((check.reason for check in report.checks if check.lacking == "little_ran"), "")
+
+
 def unjudged_of(report: Report) -> Unjudged | None:
     """What was not judged, and what would change that; None where it is a tenth of the step or less beside compute that
     nothing rates: `kernels_sentence` says why."""
@@ -115,13 +120,16 @@ def unjudged_of(report: Report) -> Unjudged | None:
     if others <= MOST_UNJUDGED_PCT:
         return None
     most, words = unjudged[0], report.summary.step_words
-    check = check_of(report, most.rule) if most.rule else None
-    why = "" if check is None else check.reason
+    check, why = check_of(report, most.rule or ""), ""
+    if check is not None:
+        why = check.reason
+        if check.lacking == "little_ran":  # the first sentence says so
+            return None
     unmatched = unmatched_reason(report) if most.why == "unmatched" else ""
     match = to_match(report, unmatched)
     do = _remedy(report, most, check, match) or most.bucket
     because = texts("card", "unjudged").get(f"why.{most.why}") or why or texts("card", "unjudged")["why"]
-    if most.why == "unmatched" and unmatched:
+    if unmatched:
         because += f" ({unmatched})"
     nothing_launched = report.run.device_type == "cpu" and most.bucket in _OF_LAUNCHES
     return Unjudged(
