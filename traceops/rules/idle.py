@@ -132,6 +132,7 @@ def hidden_loading(
 CAUSE = "copies"
 _MOSTLY = 0.5  # of this idle time
 _BESIDE = 0.1  # of the idle time before late launches
+_COPIES = re.compile(r" in aten::(?:to|_to_copy|copy_)$")
 _SYNCHRONIZES = re.compile(r"(?:Device|Stream|Event)Synchronize$|DeviceSynchronize( in Torch-Compiled)")
 
 
@@ -143,7 +144,9 @@ def of_copies(found: Finding, inputs: Inputs) -> Finding:
         return found
     idle, behind = float(bucket.value or 0.0), mean_ms(times.summary.copies.sync_ns[times.typical])
     if behind < _MOSTLY * idle or not behind:
-        return found
+        after, of_operator = found.proof(Fact.IDLE_AFTER), found.number(Fact.IDLE_AFTER) or 0.0
+        copies = after is not None and _COPIES.search(str(after.subject)) and of_operator >= _MOSTLY * idle
+        return replace(found, advice=BLOCKED_ON_DEVICE.advice_for(CAUSE)) if copies else found
     found = restated(found, BlockedOnDevice, copies_pct=stored(min(100 * behind / idle, 100)))
     return replace(found, cause=CAUSE, advice=BLOCKED_ON_DEVICE.advice_for(CAUSE))
 

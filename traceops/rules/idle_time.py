@@ -335,6 +335,8 @@ _AS_SLOW = 0.5  # of the step
 def loading_evidence(times: RankTimes, words: StepWords) -> tuple[Evidence, ...]:
     """The time in data loading, device busy or not, and what it was seen as."""
     rank, names = times.summary.rank, times.summary.host.input_names
+    if not names:  # loading begins outside the marked steps
+        return ()
     return (
         Evidence(Fact.TIME_IN_DATA_LOADING, stored(times.loading_ms), words.unit("ms"), rank=rank),
         Evidence(Fact.SEEN_AS, ", ".join(names)[:200], rank=rank),
