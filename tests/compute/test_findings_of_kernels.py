@@ -114,6 +114,7 @@ def test_what_checkpoints_cost_a_host_is_more_than_their_launches(cause, effect)
     """'At most 11.5 ms shorter' of a step that is 13.4 shorter without them."""
     loss = SimpleNamespace(cause=cause, device_ns=2.0, paced_ns=((4.0,), (4.5,)))
     assert _effect(loss, SimpleNamespace(bound="host", paced_ns=(9.0,)), timed=False) == effect
+    assert _effect(loss, SimpleNamespace(bound="host", paced_ns=(9.0,)), timed=False, window=True) is None  # 285 of 413
 
 
 def test_what_is_too_small_to_be_listed_is_no_slow_operator(tmp_path):

@@ -214,7 +214,7 @@ def _claim(loss: Loss, compute: RankCompute, window: bool, timed: bool) -> Kerne
         size=sizes[0] if sizes else None,
         other=sizes[1] if len(sizes) > 1 and not pads else None,
         pad_to=sizes[1] if len(sizes) > 1 and pads else None,
-        effect=_effect(loss, compute, timed),
+        effect=_effect(loss, compute, timed, window=window),
         least=loss.step_after_ns[0] / 1e6,
         most=loss.step_after_ns[1] / 1e6,
         gain=_gain_ns(loss, compute) / 1e6,
@@ -233,7 +233,7 @@ def _form(loss: Loss) -> str:
     return key if f"form.{key}" in texts("compute", "kernel_loss") else loss.cause
 
 
-def _effect(loss: Loss, compute: RankCompute, timed: bool) -> str | None:
+def _effect(loss: Loss, compute: RankCompute, timed: bool, *, window: bool = False) -> str | None:
     """What the fix does to the step, as far as a replay decides. timed: it is known what steps take unprofiled."""
     if loss.cause in ("bandwidth_bound_at_limit", "too_small_batch"):
         return "batch"
@@ -243,7 +243,7 @@ def _effect(loss: Loss, compute: RankCompute, timed: bool) -> str | None:
         return None  # nor is what checkpoints cost the host beyond launches
     if _gain_ns(loss, compute) < _SOME * loss.device_ns:
         return "little"
-    return "at_best" if timed else "at_most"
+    return "at_best" if timed else None if window and compute.bound == "host" else "at_most"  # first launches load
 
 
 def _gain_ns(loss: Loss, compute: RankCompute) -> float:
