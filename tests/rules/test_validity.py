@@ -390,6 +390,12 @@ def test_marks_behind_all_work_are_told(analysed):
     assert [one.rule for one in report.findings] == ["TO-V010"] and report.summary.steps_found_by == "window"
 
 
+def test_a_mark_may_be_shorter_than_its_step(analysed):
+    """'step 9.41 ms (mean of 2, p5–p95 0.99–17.83)' of two steps of 18.8 and 9.7 ms, as the last one had its mark's end."""
+    marks = [event(f"ProfilerStep#{at}", 1e6 + at * 1e6, 9e4, "user_annotation") for at in range(3)]
+    assert [row.duration_ms for row in analysed(*marks, devices=()).steps] == [1000, 1000]
+
+
 def test_compute_that_nothing_rates_gets_no_clean_bill(analysed):
     card = card_of(analysed(devices=()))
     assert card.level == "info" and card.headline.endswith("is compute; how fast it could be is unknown")

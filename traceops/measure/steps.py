@@ -119,6 +119,7 @@ def find_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | N
 def host_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | None = None) -> FoundSteps | None:
     """Where steps begin and end on the host: as the profiler marked them, or else as they are found."""
     rows, numbers = activity.host.steps
+    over = 0
     # Marks of another run are none that a capture of the `recorded` steps can have left, cut off or whole.
     left = (*recorded, max(recorded) + 1) if recorded else ()
     of_another_run = bool(left) and len(numbers) > 0 and not np.count_nonzero(is_in(numbers, left))
@@ -126,10 +127,13 @@ def host_steps(events: Events, activity: Activity, recorded: tuple[int, ...] | N
         own = _own_steps(events, rows, numbers, recorded)
         rows, numbers = rows[own], numbers[own]
     elif len(rows) > 1 and not activity.on_gpu and not np.count_nonzero(activity.launched >= events.ts[rows[-1]]):
+        over = events.ts[rows[-1]]
         rows, numbers = rows[:-1], numbers[:-1]  # cut off by the profiler's end before anything ran in it
     if len(rows):
         begin = events.ts[rows]
-        return FoundSteps("profiler", "ProfilerStep", numbers, begin, begin + events.dur[rows])
+        end = begin + events.dur[rows]
+        end[-1] = max(end[-1], over)  # a mark may be shorter than its step
+        return FoundSteps("profiler", "ProfilerStep", numbers, begin, end)
     return found_steps(events, activity) if recorded is None else None
 
 
