@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 from msgspec.structs import replace
 
@@ -179,7 +180,8 @@ def _finding(loss: Loss, compute: RankCompute, rank: int, run: CrossRank, timed:
         return None
     if claim.effect == "certain" and times is not None and 1e6 * times.step_ms > _WHOLE * compute.device_ns:
         claim = replace(claim, effect="at_most")
-    if claim.effect == "at_most" and times is not None and claim.gain < _NOTICED * times.step_ms:
+    gain = inf if loss.cause in _OF_LAUNCHES else {None: saved, "at_most": claim.gain}.get(claim.effect, inf)
+    if times is not None and gain < _NOTICED * times.step_ms:
         return None
     evidence = [
         Evidence(Fact.KERNELS_TIME, stored(loss.ns / 1e6), words.unit("ms"), rank=rank),

@@ -144,8 +144,8 @@ def of_copies(found: Finding, inputs: Inputs) -> Finding:
         return found
     idle, behind = float(bucket.value or 0.0), mean_ms(times.summary.copies.sync_ns[times.typical])
     if behind < _MOSTLY * idle or not behind:
-        after, of_operator = found.proof(Fact.IDLE_AFTER), found.number(Fact.IDLE_AFTER) or 0.0
-        copies = after is not None and _COPIES.search(str(after.subject)) and of_operator >= _MOSTLY * idle
+        after = found.proof(Fact.IDLE_AFTER)  # of what most idle time follows
+        copies = after is not None and _COPIES.search(str(after.subject))
         return replace(found, advice=BLOCKED_ON_DEVICE.advice_for(CAUSE)) if copies else found
     found = restated(found, BlockedOnDevice, copies_pct=stored(min(100 * behind / idle, 100)))
     return replace(found, cause=CAUSE, advice=BLOCKED_ON_DEVICE.advice_for(CAUSE))
@@ -154,9 +154,9 @@ def of_copies(found: Finding, inputs: Inputs) -> Finding:
 def of_synchronize(found: Finding, *, operators: bool = True) -> Finding:
     """The finding with the advice for a program that waits for the device by itself, where that costs most: in no
     operator, of a trace that has operators. Inside compiled code torch.compile does, as it records a graph."""
-    after, mostly = found.proof(Fact.IDLE_AFTER), _MOSTLY * (found.number(Fact.BUCKET) or 0.0)
+    after = found.proof(Fact.IDLE_AFTER)  # of what most idle time follows
     own = _SYNCHRONIZES.search(str(after and after.subject))
-    if own is None or (found.number(Fact.IDLE_AFTER) or 0.0) < mostly or not (operators or "Device" in own[0]):
+    if own is None or not (operators or "Device" in own[0]):
         return found
     rule, key = (HOST_BOUND, "compiles") if own[1] else (BLOCKED_ON_DEVICE, "synchronize")
     return replace(found, advice=rule.advice_for(key))
