@@ -135,6 +135,12 @@ def test_short_kernels_are_not_slow_for_what_any_kernel_takes(tmp_path):
     assert (check.status, check.reason) == ("not_evaluated", reason("compute", "unknown_work"))
 
 
+def test_kernels_that_take_far_longer_than_any_need_are_rated_whatever_they_do(tmp_path):
+    long = op("aten::addmm", tensor((512,)), tensor((141, 512)), tensor((512, 512)), us=1000, kernel="nvjet_h")
+    report, checks = of(tmp_path, [long] * 4)
+    assert report.compute.efficiency_pct < 5 and checks["TO-K008"].status != "not_evaluated"
+
+
 def test_a_small_finding_does_not_hide_that_kernels_are_slow(tmp_path):
     few = op("aten::mul_", tensor((1024, 1024), FLOAT), tensor((1024, 1024), FLOAT), us=30, kernel="e", grid=20)
     slow = op("aten::sum", tensor((4096, 4096), FLOAT), us=400)

@@ -268,8 +268,9 @@ _WITH_SHAPES = (
 
 
 def _is_rated(one: Judged) -> bool:
-    """Whether its work, not what any kernel takes, sets its least time."""
-    return (one.attainable_ns or 0.0) > 2 * attainable.expected_ns(one.kind, attainable.LEAST_NS) * one.launches
+    """Whether its work sets its least time, not what any kernel takes, or it takes 20 times that."""
+    floor = attainable.expected_ns(one.kind, attainable.LEAST_NS) * one.launches
+    return max(one.attainable_ns or 0.0, one.ns / 10) > 2 * floor
 
 
 def measure_compute(launched: Launched, device: str | None) -> RankCompute | None:

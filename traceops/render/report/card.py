@@ -207,7 +207,7 @@ def without_finding(report: Report) -> tuple[Level, NoProblem | NothingTimed | W
 def _untimed(report: Report) -> NothingTimed | None:
     if nothing_timed(report):
         return NothingTimed()
-    return NothingTimed(little=little) if (little := little_ran(report)) else None
+    return NothingTimed(little=f"{little[0].upper()}{little[1:]}") if (little := little_ran(report)) else None
 
 
 def _no_problem(report: Report, undisturbed: UndisturbedRows | None) -> NoProblem:
