@@ -129,8 +129,8 @@ def _ends_passes(kernels: Kernels) -> bool:
 
 def _turns(kernels: Kernels) -> int:
     """How often a step without backward does the same from its beginning to its end: 1 for no whole number of times."""
-    names = [one.use.name for one in kernels.order]
-    for turns in range(_ends_passes(kernels) * len(names) // _PASS, 1, -1):  # blocks of layers repeat too
+    names = [one.use.name for one in kernels.order] if _ends_passes(kernels) else []  # blocks of layers repeat too
+    for turns in range(len(names) // _PASS, 1, -1):
         length = len(names) // turns
         if length * turns == len(names) and names[length:] == names[:-length]:
             return turns

@@ -245,7 +245,9 @@ def _effect(loss: Loss, compute: RankCompute, timed: bool, *, window: bool = Fal
         return None  # nor is what checkpoints cost the host beyond launches
     if _gain_ns(loss, compute) < _SOME * loss.device_ns:
         return "little"
-    return "at_best" if timed else None if window and compute.bound == "host" else "at_most"  # first launches load
+    if window and compute.bound == "host" and not timed:
+        return None  # first launches load kernels
+    return "at_best" if timed else "at_most"
 
 
 def _gain_ns(loss: Loss, compute: RankCompute) -> float:

@@ -144,7 +144,7 @@ def of_copies(found: Finding, inputs: Inputs) -> Finding:
         return found
     idle, behind = float(bucket.value or 0.0), mean_ms(times.summary.copies.sync_ns[times.typical])
     if behind < _MOSTLY * idle or not behind:
-        after = found.proof(Fact.IDLE_AFTER)  # of what most idle time follows
+        after = found.proof(Fact.IDLE_AFTER)  # the call that most idle time follows
         copies = after is not None and _COPIES.search(str(after.subject))
         return replace(found, advice=BLOCKED_ON_DEVICE.advice_for(CAUSE)) if copies else found
     found = restated(found, BlockedOnDevice, copies_pct=stored(min(100 * behind / idle, 100)))
@@ -154,7 +154,7 @@ def of_copies(found: Finding, inputs: Inputs) -> Finding:
 def of_synchronize(found: Finding, *, operators: bool = True) -> Finding:
     """The finding with the advice for a program that waits for the device by itself, where that costs most: in no
     operator, of a trace that has operators. Inside compiled code torch.compile does, as it records a graph."""
-    after = found.proof(Fact.IDLE_AFTER)  # of what most idle time follows
+    after = found.proof(Fact.IDLE_AFTER)  # the call that most idle time follows
     own = _SYNCHRONIZES.search(str(after and after.subject))
     if own is None or not (operators or "Device" in own[0]):
         return found

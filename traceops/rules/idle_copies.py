@@ -147,7 +147,7 @@ def evidence_of(worst: Part, own: Sequence[Part], words: StepWords, bound: float
         shares = sorted(part.pct for part in own)
         middle = shares[len(shares) // 2]
         found.append(Evidence(Fact.EXPOSED_COPIES_SPREAD, f"{shares[0]:.1f} / {middle:.1f} / {shares[-1]:.1f}", "%"))
-    for kind in (one for one in copies.kinds[:1] if one.exposed_ns.any()):  # else another kind hides it
+    if (kind := copies.kinds[0]).exposed_ns.any():  # else another kind hides it
         way = "to the device" if kind.direction == "to_device" else "to the host"
         name = short_name(kind.region or kind.operator or "no operator", _LONGEST)
         subject, ms = f"{_MEMORY[kind.memory]}copies {way} in {name}", stored(mean_ms(kind.exposed_ns))
@@ -208,8 +208,7 @@ def _judged(inputs: Inputs, purpose: Purpose, own: Sequence[Part]) -> Finding | 
     saved = impact_ms(hit, worst, None if replayed is None else replayed / 1e6)
     if (replayed is not None or purpose != "offload") and 100 * saved < BOUNDS.gain_pct * worst.step_ms:
         severity = "info"
-    claim = claim_of_copies(worst, ranks, len(inputs.run.ranks), inputs.run.step_words)
-    claim = replace(claim, saved=saved)
+    claim = replace(claim_of_copies(worst, ranks, len(inputs.run.ranks), inputs.run.step_words), saved=saved)
     evidence = evidence_of(worst, own, inputs.run.step_words, BOUNDS.exposed_pct[0])
     confidence: Confidence = "medium" if damaged or worst.assumes_link else "high"
     return EXPOSED_COPIES.finding(

@@ -101,14 +101,15 @@ class Unjudged(Claim, frozen=True, kw_only=True):
 
 
 def unjudged_sentence(report: Report) -> str:
-    """One or two sentences on what was not judged; '' where a tenth of the step or less is not."""
-    found = unjudged_of(report)
+    """One or two sentences on what was not judged; '' where a tenth of the step or less is not, or too little ran."""
+    found = None if little_ran(report) else unjudged_of(report)
     return "" if found is None else found.sentences("sentence")[0]
 
 
 def little_ran(report: Report) -> str:
-    """That a window without steps holds too little to judge; '' where it holds more."""
-    return next((check.reason for check in report.checks if check.lacking == "little_ran"), "")
+    """That a window without steps holds too little to judge; '' where it holds more, or captures a graph."""
+    reasons = {check.lacking: check.reason for check in report.checks}
+    return "" if "captured" in reasons else reasons.get("little_ran", "")
 
 
 def unjudged_of(report: Report) -> Unjudged | None:
@@ -120,11 +121,8 @@ def unjudged_of(report: Report) -> Unjudged | None:
     if others <= MOST_UNJUDGED_PCT:
         return None
     most, words = unjudged[0], report.summary.step_words
-    check, why = check_of(report, most.rule or ""), ""
-    if check is not None:
-        why = check.reason
-        if check.lacking == "little_ran":  # the first sentence says so
-            return None
+    check = check_of(report, most.rule or "")
+    why = "" if check is None else check.reason
     unmatched = unmatched_reason(report) if most.why == "unmatched" else ""
     match = to_match(report, unmatched)
     do = _remedy(report, most, check, match) or most.bucket
