@@ -343,7 +343,7 @@ def test_memory_on_a_gpu_shows_that_there_is_one(tmp_path):
 
 def test_a_window_too_short_to_judge_is_not_said_to_be_judged(analysed):
     """Nor that the launches of its kernels are unknown, below that."""
-    report = analysed(*(event("k", at, 5, "kernel", stream=7) for at in (2.9e6, 2.95e6)))
+    report = analysed(*(event("k", at, 5, "kernel", stream=7) for at in (2.9e6, 2.9005e6)))
     card, said = card_of(report), "".join(map(repr, describe_summary(report, Path("x"), verbose=True)))
     assert "too little to judge" in card.headline and card.judged_pct is None
     assert "too little to judge" in said and "Judged" not in said and "Kernel efficiency" not in said

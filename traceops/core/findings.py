@@ -16,7 +16,7 @@ Severity = Literal["error", "warning", "info"]
 Confidence = Literal["high", "medium", "low"]
 Status = Literal["fired", "clear", "not_evaluated"]
 Unjudged = Literal["planned", "elsewhere"]
-Lacking = Literal["captured", "through_host", "may_be_recording", "no_gpu_activity", "little_ran"]
+Lacking = Literal["captured", "through_host", "may_be_recording", "no_gpu_activity", "short_window"]
 ComputesLonger = Literal["slower", "more_work", "extra_kernels", "more_calls", "on_cpu"]
 
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")

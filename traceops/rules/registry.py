@@ -9,11 +9,9 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from traceops.across.cross_rank import CrossRank
 from traceops.across.plain_step import is_unlike
 from traceops.core.claims import reason
 from traceops.core.rule import Bounds, Rule, Verdict
-from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
 from traceops.measure.summary import numbered_steps
 from traceops.rules import (
     bandwidth,
@@ -153,11 +151,7 @@ def rule_of(id: str) -> Rule | None:
     return next((rule for rule in family.rules if rule.id == id), None) if family else None
 
 
-_LEAST_BUSY_MS = 1.0  # of a window without steps: what comes once decides a shorter one
-
-
-def _most_busy_ms(run: CrossRank) -> float:
-    return max(sum(rank.mean_ms(bucket) for bucket in BUCKETS if bucket not in IDLE_BUCKETS) for rank in run.ranks)
+_LEAST_MS = 1.0  # of a window without steps: what comes once decides a shorter one
 
 
 def judge(inputs: Inputs) -> list[Verdict]:
@@ -173,8 +167,9 @@ def judge(inputs: Inputs) -> list[Verdict]:
             verdicts += [rule.not_evaluated(reason("validity", "no_step")) for rule in family.rules]
             continue
         own = family.judge(replace(inputs, earlier=tuple(verdicts)))
-        if of_steps and run.unit == "window" and 0 < (busy := _most_busy_ms(run)) < _LEAST_BUSY_MS:
-            little = Verdict("", not_evaluated=reason("validity", "little_ran", busy=busy), lacking="little_ran")
+        if of_steps and run.unit == "window" and 0 < run.step_ms < _LEAST_MS:
+            why = reason("validity", "short_window", ms=run.step_ms)
+            little = Verdict("", not_evaluated=why, lacking="short_window")
             own = [one if one.not_evaluated else replace(little, rule=one.rule) for one in own]
         capped = (of_steps and run.unit == "window") or (family.over == "recorded" and unlike)
         verdicts += [_at_most_warning(verdict) for verdict in own] if capped else own

@@ -19,7 +19,7 @@ from traceops.hangs.json_types import HangJson
 from traceops.render.document import Answer, Block, Cost, Headline, Level, Span, Style, Text, Words, text
 from traceops.render.finding_blocks import unit_text, value_text
 from traceops.render.report.compute import efficiency_of
-from traceops.render.report.coverage import MOST_UNJUDGED_PCT, Unjudged, least_note, little_ran, unfit_note, unjudged_of
+from traceops.render.report.coverage import MOST_UNJUDGED_PCT, Unjudged, least_note, too_short, unfit_note, unjudged_of
 from traceops.render.report.lead import (
     STRAGGLERS,
     WAIT_INFO_PCT,
@@ -72,11 +72,11 @@ class NoProblem(Claim, frozen=True, kw_only=True):
 
 
 class NothingTimed(Claim, frozen=True, kw_only=True):
-    """No rule fired, and none could: a clean bill of no time is none. little: how little ran."""
+    """No rule fired, and none could: a clean bill of no time is none. spans: a short window, ms."""
 
     family = "card"
     kind = "nothing_timed"
-    little: str | None = None
+    spans: float | None = None
 
 
 class WaitForEachOther(Claim, frozen=True, kw_only=True):
@@ -207,7 +207,7 @@ def without_finding(report: Report) -> tuple[Level, NoProblem | NothingTimed | W
 def _untimed(report: Report) -> NothingTimed | None:
     if nothing_timed(report):
         return NothingTimed()
-    return NothingTimed(little=f"{little[0].upper()}{little[1:]}") if (little := little_ran(report)) else None
+    return NothingTimed(spans=mean_of_ranks(report)) if too_short(report) else None
 
 
 def _no_problem(report: Report, undisturbed: UndisturbedRows | None) -> NoProblem:

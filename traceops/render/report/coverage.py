@@ -101,15 +101,15 @@ class Unjudged(Claim, frozen=True, kw_only=True):
 
 
 def unjudged_sentence(report: Report) -> str:
-    """One or two sentences on what was not judged; '' where a tenth of the step or less is not, or too little ran."""
-    found = None if little_ran(report) else unjudged_of(report)
+    """Up to two sentences on what was not judged; '' where a tenth of the step or less is not, or a window is short."""
+    found = None if too_short(report) else unjudged_of(report)
     return "" if found is None else found.sentences("sentence")[0]
 
 
-def little_ran(report: Report) -> str:
-    """That a window without steps holds too little to judge; '' where it holds more, or captures a graph."""
-    reasons = {check.lacking: check.reason for check in report.checks}
-    return "" if "captured" in reasons else reasons.get("little_ran", "")
+def too_short(report: Report) -> bool:
+    """Whether a window without steps holds too little to judge; not one in which a graph is captured, which is said."""
+    lacking = {check.lacking for check in report.checks}
+    return "short_window" in lacking and "captured" not in lacking
 
 
 def unjudged_of(report: Report) -> Unjudged | None:
