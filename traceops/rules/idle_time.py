@@ -260,10 +260,12 @@ _MOST = 0.5  # of the lateness
 
 def recording_ms(times: RankTimes) -> float:
     """About the most that recording adds to a step of this rank's host, ms; 0 where the trace has nothing of a host.
-    The device's wait for one long operator or call is not among it: that is one event, but for a graph's launch."""
+    The device's wait for one long operator or call is not among it: that is one event, but for a graph's launch. Nor
+    for what is not recorded, unless that may be the profiler's own step, or Python functions."""
     if not times.summary.on_gpu:
         return 0.0
-    own = [one for one in times.summary.held if not one.unseen and "GraphLaunch" not in one.name]
+    silent = times.summary.steps_by != "profiler" and not times.summary.meta.with_stack
+    own = [one for one in times.summary.held if (silent or not one.unseen) and "GraphLaunch" not in one.name]
     held = sum(mean_ms(one.idle_ns[times.typical]) for one in own)
     return min(times.recording_ms, max(times.mean_ms("idle_host") - held, 0.0)) if held else times.recording_ms
 
