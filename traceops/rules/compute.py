@@ -105,7 +105,7 @@ OF_CAUSE: dict[str, Rule] = {cause: rule for rule in RULES for cause, _ in rule.
 
 def advice_of(cause: str) -> str:
     """What to do about a loss, whether it is a finding or not."""
-    return OF_CAUSE[cause].advice_for(cause) if cause in OF_CAUSE else texts("compute", "remedies")[cause]
+    return OF_CAUSE[cause].advice_for(cause) if cause in OF_CAUSE else texts("compute", "kernel_loss")[f"do.{cause}"]
 
 
 def why_unrated(compute: RankCompute) -> str:
