@@ -174,12 +174,12 @@ def _severity(loss: Loss, compute: RankCompute) -> Severity | None:
 
 
 def _finding(loss: Loss, compute: RankCompute, rank: int, run: CrossRank, timed: bool) -> Finding | None:
-    rule, times, words = OF_CAUSE[loss.cause], run.times_of(rank), run.step_words
+    times, words = run.times_of(rank), run.step_words
     step_ns = 0.0 if times is None else 1e6 * times.step_ms
-    saved, gain_ns, effect = loss.device_ns / 1e6, _gain_ns(loss, compute), _effect(loss, compute, step_ns, timed)
+    severity, effect = _severity(loss, compute), _effect(loss, compute, step_ns, timed)
+    gain_ns, noticed_ns = _gain_ns(loss, compute), max(_NOTICED * step_ns, _SOME * loss.device_ns)
     unsure = words is WINDOW and compute.bound == "host" and not timed  # first launches load kernels
-    little = effect != "certain" and gain_ns < max(_NOTICED * step_ns, _SOME * loss.device_ns)
-    if (severity := _severity(loss, compute)) is None or unsure or little:
+    if severity is None or unsure or (effect != "certain" and gain_ns < noticed_ns):
         return None
     claim = _claim(loss, compute, words is WINDOW, effect, gain_ns / 1e6)
     told = () if loss.cause == "float32_training" else loss.operators  # all of them are of that type
@@ -188,18 +188,23 @@ def _finding(loss: Loss, compute: RankCompute, rank: int, run: CrossRank, timed:
         *(Evidence(Fact.OPERATOR, name, rank=rank) for name in told),
     ]
     sure = compute.rates in ("measured", "own") and compute.bound == "device" and compute.has_shapes
-    ranks, impact = [rank] if len(run.ranks) > 1 else [], stored(saved) if compute.bound != "host" else None
+    ranks, impact = [rank] if len(run.ranks) > 1 else [], stored(claim.cost) if compute.bound != "host" else None
     confidence: Confidence = "high" if sure else "medium"
+    rule = OF_CAUSE[loss.cause]
     found = rule.finding(severity, confidence, claim, evidence, ranks=ranks, impact_ms=impact, cause=loss.cause)
-    convolves = bool(loss.operators) and all("conv" in name for name in loss.operators)
-    fitting = "autocast_fp16" if claim.half == "fp16" else claim.form  # than the cause's own advice
-    if loss.cause == "float32_products" and convolves:
-        fitting = "tf32_convolutions"
-    return replace(found, advice=claim.part(f"do.{fitting}") or found.advice)
+    return replace(found, advice=_fitting_advice(claim, loss) or found.advice)
+
+
+def _fitting_advice(claim: KernelLoss, loss: Loss) -> str:
+    """What fits better than its cause's advice; '' for nothing."""
+    if claim.half == "fp16":
+        return claim.part("do.autocast_fp16")
+    convolves = loss.cause == "float32_products" and loss.operators and all("conv" in name for name in loss.operators)
+    return claim.part("do.tf32_convolutions" if convolves else f"do.{claim.form}")
 
 
 def _is_other_fix(loss: Loss, compute: RankCompute) -> bool:
-    """Whether it is the second of two fixes for the same products, which the first one's finding names."""
+    """Whether it is the second of two fixes for the same products."""
     return loss.cause == "float32_training" and any(one.cause == "float32_products" for one in compute.losses)
 
 
