@@ -16,6 +16,7 @@ from traceops.render.report.coverage import check_of
 from traceops.render.report.whole_run import undisturbed_of
 from traceops.report.model import Report
 from traceops.rules.idle import HOST_BOUND, INPUT_BOUND
+from traceops.rules.idle_findings import COMPILING, FIRST_USE
 from traceops.rules.registry import Family, family_of, rule_of
 from traceops.rules.stragglers import SLOW_GROUP
 from traceops.rules.validity_time import UNALIGNED_CLOCKS
@@ -159,18 +160,18 @@ _REPLAYED = (  # evidence that is the impact, as a change was replayed
 def cure_of(report: Report, finding: Finding) -> Cure | None:
     """What curing the finding would give; None where nothing tells. A finding whose rule predicts no step gives a
     range: at best its whole impact is saved, at worst nothing. Of one about other steps than the typical ones nothing
-    is said: those take as long without its cause."""
+    is said: those take as long without its cause. Nor of work that comes once."""
     together = _joint(report, finding)[1]
     if together is not None or finding.rule in STRAGGLERS:  # of these None where no step is known to be shorter
         return together or _single_cure(report, finding)
     if (faster := _faster_kernels(report, finding)) is not None:
         return faster
-    if finding.impact_ms is None or not finding.impact_ms:
+    if not finding.impact_ms or finding.advice in map(HOST_BOUND.advice_for, (FIRST_USE, COMPILING)):
         return None
     predicted = _rule_cure(report, finding) or _replayed(report, finding)
     if predicted is not None:
         return predicted
-    step = _evidence_ms(finding, Fact.STEP) or mean_of_ranks(report)
+    step = finding.number(Fact.STEP) or mean_of_ranks(report)
     typical = set(report.run.steps) - report.summary.step_time_ms.left_out
     if step is None or finding.impact_ms > step or (finding.steps and typical.isdisjoint(finding.steps)):
         return None
@@ -212,7 +213,7 @@ def _rule_cure(report: Report, finding: Finding) -> Cure | None:
     rule, saved = rule_of(finding.rule), finding.impact_ms
     if rule is None or not rule.cured or saved is None or not finding.ranks:
         return None
-    step = _evidence_ms(finding, Fact.STEP)
+    step = finding.number(Fact.STEP)
     if step is None:  # the mean typical step of its worst rank: impacts are means over these, and a share needs it too
         left_out = report.summary.step_time_ms.left_out
         worst = next((e.rank for e in finding.evidence if e.rank is not None), finding.ranks[0])
@@ -224,12 +225,6 @@ def _rule_cure(report: Report, finding: Finding) -> Cure | None:
     if finding.rule == HOST_BOUND.id or unsure or report.summary.step_words is WINDOW:
         return Cure(step, step, step - saved)
     return Cure(step, step - saved)
-
-
-def _evidence_ms(finding: Finding, fact: Fact) -> float | None:
-    """A time of the finding's evidence, ms."""
-    value = next((e.value for e in finding.evidence if e.fact is fact and e.unit == "ms"), None)
-    return float(value) if isinstance(value, (int, float)) else None
 
 
 def hang_leads(report: Report) -> bool:
