@@ -114,7 +114,7 @@ class Kernels(Struct):
         """These uses take `saved_ns` per step too long, for this cause. ns: of the kernels in question, if not all."""
         chosen = sorted(uses, key=lambda one: -one.ns)
         total = ns or time_of(chosen)
-        if not chosen or (max(saved_ns, more_ns) <= 0 and cause != "bandwidth_bound_at_limit"):
+        if not chosen or max(saved_ns, more_ns) <= 0:
             return
         ns_at: defaultdict[str, float] = defaultdict(float)
         for one in chosen:

@@ -18,7 +18,6 @@ from traceops.compute.judged import Judged, Kernels, judge_uses, kernel_works, l
 from traceops.compute.model import OF_HOST, Bound, Impossible, KernelTables, Loss, RankCompute
 from traceops.compute.named import built_for
 from traceops.compute.passes import (
-    find_at_limit,
     find_broadcasts,
     find_casts,
     find_dense_table,
@@ -254,16 +253,15 @@ _WITHOUT_SHAPES = (
     unsized.find_unsized_attention, unsized.find_unsized_products, unsized.find_converted_layouts, find_optimizer_loop,
 )  # fmt: skip
 _KERNELS_ALONE = (  # which have no operator: their names tell inputs, not shapes
-    unsized.find_copied_keys, unsized.find_made_masks, unsized.find_widened_weights,
-    unsized.find_float32_kernels, heavy.find_float64, find_casts, find_unfused, find_scatter,
-    heavy.find_idle_processors, unsized.find_small_chains, unsized.find_few_rows,
+    unsized.find_widened_weights, unsized.find_float32_kernels, heavy.find_float64, find_casts, find_unfused,
+    find_scatter, heavy.find_idle_processors, unsized.find_small_chains,
 )  # fmt: skip
 _WITH_SHAPES = (
     find_recomputation, heavy.find_float64, find_slice_gradients, heavy.find_unfused_attention,
     heavy.find_masked_attention, heavy.find_repeated_keys, find_one_hot, find_growing_cat, find_dense_table,
     heavy.find_channels_first, heavy.find_misaligned, find_broadcasts, find_unread_logits, heavy.find_float32,
     find_float_logits, find_optimizer_loop, find_messages, find_scatter, heavy.find_layout_copies, find_casts,
-    find_unfused, heavy.find_idle_processors, find_at_limit,
+    find_unfused, heavy.find_idle_processors,
 )  # fmt: skip
 
 

@@ -33,9 +33,6 @@ _LOSS = re.compile(r"softmax|nll_loss|cross_entropy|logsumexp")
 _UNSIZED = 0.4  # of an optimizer's time that one pass saves, where no shapes tell more
 _PARAMETERS = 24  # updates per step from which a loop over parameters is one
 _STATES = 28.0  # bytes per parameter that Adam moves: parameter and two states read and written, gradient read
-_FEW_ROWS = 64  # of a product that reads its weights and does little with them
-_AT_LIMIT = 0.7  # of the memory's speed
-_MOST_OF_ALL = 0.3  # of the busy time
 
 
 def find_recomputation(kernels: Kernels) -> None:
@@ -281,17 +278,6 @@ def _least_of(chain: list[Judged], kernels: Kernels) -> float:
         "norm" if sums else "elementwise",
         moved_ns(read + written + kept + again, _FUSED_SUMS if sums else _FUSED, kernels.gpu),
     )
-
-
-def find_at_limit(kernels: Kernels) -> None:
-    """Products of few rows that read their weights as fast as memory gives them: nothing to save on this GPU."""
-    few = kernels.free(
-        lambda one: (of := one.work.product) is not None and of.rows * of.batch <= _FEW_ROWS and not one.use.node
-        and one.attainable_ns is not None and one.attainable_ns > _AT_LIMIT * one.ns
-    )  # fmt: skip
-    if few and time_of(few) >= _MOST_OF_ALL * kernels.busy_ns:
-        rows = max(one.work.product.rows for one in few if one.work.product is not None)
-        kernels.claim("bandwidth_bound_at_limit", few, 0.0, sizes=(rows,))
 
 
 _SLICES = re.compile(r"^(Select|Slice|Narrow|Unbind|Split|Index)\w*Backward")
