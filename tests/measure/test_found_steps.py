@@ -213,6 +213,14 @@ def test_the_layers_of_a_single_pass_are_no_steps():
     assert found(rows).by == found(device_only(rows)).by == "window"
 
 
+@pytest.mark.parametrize(("last", "by"), [(0, "repetition"), (1, "window")])
+def test_layers_with_a_product_of_another_size_behind_them_are_no_steps(last, by):
+    names = (*(f"aten::op{n}" for n in range(9)), "aten::addmm") * 7 + ("aten::op0",)
+    rows = [note(name, 1_000_000 + i * 10 * US, 9 * US, cat="cpu_op") | {"shape": 0} for i, name in enumerate(names)]
+    rows[-1]["shape"] = last
+    assert found(rows).by == by
+
+
 def test_two_iterations_are_too_few():
     assert found(iterations(2, marks=optimizer)).by == "window"
 

@@ -164,8 +164,9 @@ _PIECE = 4096  # kernels in the middle that must repeat first of all
 def repetitions(events: Events, activity: Activity) -> Iterator[Marks]:
     """The launch of the kernel that each repetition begins with, and of the one after the last; nothing without any. A
     trace of whole repetitions alone has those behind the first one, which end with it. Looks at the busiest stream (a
-    thread, where there is no GPU). What lies before and after the repetitions must hold no name that they do not hold:
-    of a single pass the layers repeat, but what reads and what ends it does not. Takes time linear in the kernels."""
+    thread, where there is no GPU). What lies before and after the repetitions must hold no name that they do not hold,
+    nor another size where theirs is the same each time: of a single pass the layers repeat, but what reads and what
+    ends it does not. Takes time linear in the kernels."""
     lane = activity.by_start[inside_window(activity)[activity.by_start]]
     lanes, which = np.unique(activity.lane_of(events, lane), return_inverse=True)
     if len(lanes):
@@ -176,6 +177,11 @@ def repetitions(events: Events, activity: Activity) -> Iterator[Marks]:
     first, covered, period = found
     inside = names[first : first + covered]
     if not is_in(names, uniques(inside)).all() or len(uniques(inside[:period])) < _LEAST_NAMES:
+        return
+    shape = events.shape[activity.row[lane]].astype(np.int64)
+    sized = names * (shape.max() + 2) + shape
+    passes = sized[first : first + covered // period * period].reshape(-1, period)
+    if (passes == passes[0]).all() and not is_in(sized, uniques(passes[0])).all():
         return
     whole = covered == len(names) and covered % period == 0  # nothing but passes; the first one is a cold start
     at = period if whole else first + _beginning([events.names[name] for name in inside[:period].tolist()])

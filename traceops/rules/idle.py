@@ -35,6 +35,7 @@ from traceops.rules.idle_time import (
     loading_ranks,
     may_be_recording,
     measured,
+    next_batch,
     seen_waiting_ms,
     unknown_pct,
     unsure_of_all,
@@ -346,6 +347,9 @@ def _with_causes(kind: IdleJudgement, found: Finding, inputs: Inputs, idle: Sequ
     if kind.rule is HOST_BOUND:
         return of_launches(of_held(found, HOST_BOUND, inputs), HOST_BOUND, worst.times.summary.compute)
     if kind.rule is INPUT_BOUND:
+        batch = next_batch(inputs, worst)
+        if batch is not None and batch.work is None:  # nothing tells if they are late, or handing over is slow
+            found = replace(found, advice=INPUT_BOUND.advice_for("workers"))
         return without_waiting(of_storage(found, inputs, worst), inputs, idle, worst, kind.bounds)
     return of_anomaly(
         of_copies(of_synchronize(found, operators=bool(worst.times.summary.host.regions)), inputs), inputs
