@@ -247,6 +247,13 @@ def test_a_chain_that_comes_several_times_is_one_chain_a_turn(tmp_path):
     assert four_times == pytest.approx(4 * once, rel=0.05)
 
 
+@pytest.mark.parametrize(("names", "told"), [(("sigmoid", "mul", "mul"), True), (("add", "layer_norm", "mul"), False)])
+def test_three_elementwise_kernels_are_a_chain_and_with_a_norm_they_are_not(tmp_path, names, told):
+    """A hand-written SwiGLU had 'No problem found'; what a norm is of is often read again."""
+    chain = [op(f"aten::{name}", tensor(MB8, FLOAT), tensor(MB8, FLOAT), us=40) for name in names]
+    assert ("unfused_elementwise" in losses(tmp_path, [product(4096, 4096, 4096, us=200), *chain] * 2)) == told
+
+
 def test_complex_doubles_are_doubles(tmp_path):
     """FFTs and products of them took half of 1.16 ms in float32; a fifth was promised."""
     one = op("aten::mul", *[tensor(MB8, "c10::complex<double>")] * 2, us=120)

@@ -213,7 +213,10 @@ def find_unfused(kernels: Kernels) -> None:
         runs = (list(run) for _, run in groupby(large, key=id))
         large = [one for run in runs if len(run) <= _LEAST_CHAIN for one in run]
         turns = min(Counter(map(id, large)).values(), default=1)
-        if len(large) < _LEAST_CHAIN * turns:
+        sums = any(
+            one.kind in ("norm", "reduction", "softmax") for one in large
+        )  # what they add to is often read again
+        if len(large) < (_LEAST_CHAIN if sums else _LEAST_CHAIN - 1) * turns:
             continue
         gain = call_ns(large) - turns * _least_of(large, kernels)
         if gain <= 0:
