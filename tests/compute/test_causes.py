@@ -221,12 +221,12 @@ LOOKALIKES = {  # calls of a step that seem to waste
         op("aten::sum", us=8),
     ],
     "unfused_elementwise  ": [  # a norm of few blocks is slow by itself
-        *CHAIN[:3],
+        *CHAIN[:2],
         op("aten::native_batch_norm", tensor(MB8, FLOAT), us=900, grid=8),
     ],
     "unfused_elementwise    ": [
         *[op("aten::_softmax", tensor(MB8, FLOAT), us=25)] * 8,
-        *CHAIN[:3],
+        *CHAIN[:2],
     ],  # a benchmark's loop
     "float32_training ": [
         op("aten::cudnn_convolution", tensor((64, 16, 31, 31), FLOAT), tensor((32, 16, 3, 3), FLOAT), us=27)
