@@ -147,7 +147,7 @@ def _findings(compute: RankCompute, rank: int, inputs: Inputs) -> list[Finding]:
 
 
 def of_launches(found: Finding, rule: Rule, compute: RankCompute | None) -> Finding:
-    """A finding that the host launches late, with the loop, optimizer or batch that most of its launches are for."""
+    """A finding that the host launches late, with the loop or optimizer that many of its launches are for."""
     if compute is None or found.advice != rule.advice:
         return found
     mine = [loss for loss in compute.losses if loss.cause in _OF_LAUNCHES]
@@ -155,7 +155,8 @@ def of_launches(found: Finding, rule: Rule, compute: RankCompute | None) -> Find
     if most is None or 100 * most.launches < BOUNDS.launches_pct * compute.launches:
         return found
     where = f" {LaunchedBy(operators=most.operators[:3]).message()}" if most.operators else ""
-    return replace(found, advice=f"{advice_of(most.cause)}{where}")
+    advice = advice_of(most.cause) if most.cause in OF_CAUSE else found.advice
+    return replace(found, advice=f"{advice}{where}")
 
 
 def _verdict(rule: Rule, found: Sequence[Finding], otherwise: Verdict) -> Verdict:
