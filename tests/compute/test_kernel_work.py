@@ -174,6 +174,7 @@ def test_rates_of_other_gpus_follow_their_data_sheets():
     )
     assert product_ns(1.1e12, 0, "half", gpu_of("NVIDIA A100-SXM4-80GB")) == pytest.approx(large * 989.4 / 312)
     assert gpu_of("NVIDIA H100 80GB HBM3 MIG 1g.10gb").source == "assumed"
+    assert gpu_of("NVIDIA GH200 480GB").source == "scaled", "its memory is not an H200's"
 
 
 def test_a_causal_mask_spares_half_of_long_attention():

@@ -498,7 +498,7 @@ _LEAST_CHANNELS = 8
 
 def find_channels_first(kernels: Kernels) -> None:
     """Convolutions whose input has channels first: conversions around them, and slower kernels between."""
-    if kernels.gpu.is_amd or any("group_norm" in one.use.name for one in kernels.all):  # which takes longer, then
+    if kernels.gpu.is_amd or kernels.norms_groups:
         return
     saved, uses = 0.0, []
     for one in kernels.free(lambda one: one.kind == "convolution" and _channels_first(one)):
