@@ -83,6 +83,7 @@ class LaunchedBy(KernelClaim, frozen=True, kw_only=True):
 _OF_LAUNCHES = ("many_small_kernels", "optimizer_loop")
 _SOME = 0.1  # of what a fix saves of the device's time: less of it in the step is little
 _WHOLE = 1.05  # times what the device does: in a longer step it waits, and a fix of kernels brings no shorter one
+_OF_TYPICAL = 1.5  # times a typical step: longer kernels, in the mean of all steps, are of other steps
 _LITTLE = 0.1  # of the step: kernels that take less of it are not told as slow
 _NOTICED = 0.03  # of the step: a fix that saves less is no finding
 _NEARLY_ALL = 0.9  # of what the device loses, that the step gets shorter by: nothing more to tell
@@ -129,6 +130,8 @@ def judge(inputs: Inputs) -> list[Verdict]:
     computes = {rank: one.compute for rank, one in own.items() if one.compute is not None}
     rank = judged_rank(computes)
     compute = computes[rank]
+    if (times := inputs.run.times_of(rank)) is not None and compute.device_ns > _OF_TYPICAL * 1e6 * times.step_ms:
+        return [rule.not_evaluated(reason("compute", "other_steps")) for rule in RULES]
     known = compute.rates != "assumed"
     why, clear = why_unrated(compute), reason("compute", "no_loss", bound=BOUNDS.busy_pct[0])
     found = _findings(compute, rank, inputs) if known else []
