@@ -172,8 +172,9 @@ def test_a_convolution_far_below_float32_is_not_slow_for_its_type(tmp_path):
         one = op("aten::cudnn_convolution", *inputs, us=us, kernel="implicit_convolve_sgemm", values=values)
         report, _ = of(tmp_path, [one] * 3)
         assert {found.rule for found in report.findings if found.rule.startswith("TO-K")} == rules
-    [found] = [one for one in of(tmp_path, [{**one, "us": 450}] * 3)[0].findings if one.rule == "TO-K001"]
-    assert "cudnn.allow_tf32" in found.advice
+    head = op("aten::mm", tensor((512, 2048), FLOAT), tensor((2048, 1024), FLOAT), us=60, kernel="simt_sgemm")
+    [found] = [one for one in of(tmp_path, [*[{**one, "us": 450}] * 3, head])[0].findings if one.rule == "TO-K001"]
+    assert "cudnn.allow_tf32" in found.advice and "mm" in [proof.value for proof in found.evidence]
 
 
 def test_fast_kernels_are_clear(tmp_path):
