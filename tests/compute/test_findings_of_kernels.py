@@ -114,8 +114,8 @@ def test_no_device_is_busy_for_longer_than_its_steps_take(tmp_path):
 )  # fmt: skip
 def test_what_a_fix_does_to_the_step_is_said_where_it_is_less_than_the_device_loses(cause, after, effect):
     """'At most 11.5 ms shorter' of a step 13.4 shorter without checkpoints; 'lose 63.8 ms, up to 64.7 ms shorter'."""
-    loss = SimpleNamespace(cause=cause, device_ns=2.0, paced_ns=((after,), (4.5,)))
-    assert _effect(loss, SimpleNamespace(bound="host", paced_ns=(4.0,)), 9.0, timed=False) == effect
+    loss = SimpleNamespace(cause=cause, device_ns=2.0, paced_ns=((0.0, after), (0.0, 4.5)))  # first at an unlikely pace
+    assert _effect(loss, SimpleNamespace(bound="host", paced_ns=(9.0, 4.0)), 9.0, timed=False) == effect
 
 
 def test_what_other_steps_than_the_typical_ones_lose_is_no_finding(tmp_path):

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
 from traceops.compute.attainable import HalfType, half_type_of
+from traceops.compute.measure import LEAST_PACE, PACES
 from traceops.compute.model import Loss, RankCompute, judged_rank
 from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
@@ -256,12 +257,12 @@ def _is_replayed(loss: Loss, compute: RankCompute) -> bool:
 
 
 def _gain_ns(loss: Loss, compute: RankCompute) -> float:
-    """By how much the fix makes the replayed step shorter at the pace at which that is most; no more than the device
-    loses, but for a loop that costs the host most."""
+    """By how much the fix makes the replayed step shorter at the likely pace at which that is most; no more than the
+    device loses, but for a loop that costs the host most."""
     if not _is_replayed(loss, compute):
         return loss.device_ns
-    after = loss.paced_ns[0] if loss.paced_ns else ()
-    gain = max((now - then for now, then in zip(compute.paced_ns, after, strict=False)), default=0.0)
+    paced = zip((*PACES, *PACES), compute.paced_ns, loss.paced_ns[0] if loss.paced_ns else (), strict=False)
+    gain = max((now - then for pace, now, then in paced if pace >= LEAST_PACE), default=0.0)
     return gain if loss.cause == "optimizer_loop" else min(gain, loss.device_ns)
 
 
