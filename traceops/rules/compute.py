@@ -83,7 +83,8 @@ class LaunchedBy(KernelClaim, frozen=True, kw_only=True):
 
 _OF_LAUNCHES = ("many_small_kernels", "optimizer_loop")
 _SOME = 0.1  # of what a fix saves of the device's time: less of it in the step is little
-_WHOLE = 1.05  # times what the device does: in a longer step it waits, and a fix of kernels brings no shorter one
+_WHOLE = 1.05  # times what the device does: in a longer step it waits; a shorter one does less than the mean of all
+_OF_TYPICAL = 1.5  # times a typical step: longer kernels, in the mean of all steps, are of other steps
 _LITTLE = 0.1  # of the step: kernels that take less of it are not told as slow
 _NOTICED = 0.03  # of the step: a fix that saves less is no finding
 _NEARLY_ALL = 0.9  # of what the device loses, that the step gets shorter by: nothing more to tell
@@ -130,6 +131,8 @@ def judge(inputs: Inputs) -> list[Verdict]:
     computes = {rank: one.compute for rank, one in own.items() if one.compute is not None}
     rank = judged_rank(computes)
     compute = computes[rank]
+    if (times := inputs.run.times_of(rank)) is not None and compute.device_ns > _OF_TYPICAL * 1e6 * times.step_ms:
+        return [rule.not_evaluated(reason("compute", "other_steps")) for rule in RULES]
     known = compute.rates != "assumed"
     why, clear = why_unrated(compute), reason("compute", "no_loss", bound=BOUNDS.busy_pct[0])
     found = _findings(compute, rank, inputs) if known else []
@@ -201,7 +204,7 @@ def _fitting_advice(claim: KernelLoss, loss: Loss) -> str:
     """What fits better than its cause's advice; '' for nothing."""
     if claim.half == "fp16":
         return claim.part("do.autocast_fp16")
-    convolves = loss.cause == "float32_products" and loss.operators and all("conv" in name for name in loss.operators)
+    convolves = loss.cause == "float32_products" and "conv" in loss.operators[0]  # which take most of the time
     return claim.part("do.tf32_convolutions" if convolves else f"do.{claim.form}")
 
 
@@ -241,7 +244,7 @@ def _form(loss: Loss) -> str:
 def _effect(loss: Loss, compute: RankCompute, step_ns: float, timed: bool) -> str | None:
     """What the fix does to the step, where that says more than what the device loses. timed: it is known what steps
     take unprofiled."""
-    if _is_certain(loss, compute) and step_ns <= _WHOLE * compute.device_ns:
+    if _is_certain(loss, compute) and compute.device_ns / _WHOLE <= step_ns <= _WHOLE * compute.device_ns:
         return "certain"
     if not _is_replayed(loss, compute):
         return None

@@ -60,7 +60,7 @@ class PlaceTime(Struct, frozen=True):
 
 def efficiency_of(report: Report) -> float | None:
     """How fast kernels are, in percent of what is attainable on their GPU; None where that or the GPU is unknown."""
-    if report.compute is UNSET or report.compute.rates == "assumed":
+    if report.compute is UNSET or report.compute.rates == "assumed" or why_unrated(report):
         return None
     return report.compute.efficiency_pct
 
