@@ -26,7 +26,7 @@ from traceops.pipeline.analyze import analyze, analyze_window, find_traces
 from traceops.pipeline.mapping.ranks import MapOptions
 from traceops.render.report.card import NoProblem, card_of
 from traceops.render.report.compute import kernels_sentence
-from traceops.rules.compute import OF_CAUSE, RULES, _effect
+from traceops.rules.compute import OF_CAUSE, RULES, _effect, advice_of
 from traceops.traces.kineto import load_trace
 from traceops.words.catalogue import texts
 
@@ -36,8 +36,9 @@ DATA = Path(__file__).parents[1] / "data" / "compute"
 def test_each_cause_has_a_headline_and_advice():
     forms = texts("compute", "kernel_loss")
     for cause in get_args(Cause):
-        assert f"form.{cause}" in forms
-        assert cause in OF_CAUSE and OF_CAUSE[cause].advice_for(cause) != OF_CAUSE[cause].advice, cause
+        if cause in OF_CAUSE and OF_CAUSE[cause].id != "TO-K008":
+            assert f"form.{cause}" in forms
+        assert advice_of(cause) not in {rule.advice for rule in RULES}, cause
     assert [rule.id for rule in RULES] == [f"TO-K00{number}" for number in range(1, 9)]
 
 
@@ -52,10 +53,9 @@ def test_the_largest_loss_of_a_run_opens_its_report():
     assert "% of attainable speed." in kernels_sentence(report)
 
 
-def test_a_decode_in_a_graph_at_the_memorys_limit_is_named_though_its_kernels_are_not_rated():
+def test_a_decode_in_a_graph_at_the_memorys_limit_has_nothing_to_gain_from_its_kernels():
     report = analyze(DATA.parent / "decode_graph2", jobs=1)
-    assert report.compute.efficiency_pct is None
-    assert [one.cause for one in report.findings if one.rule == "TO-K008"] == ["bandwidth_bound_at_limit"]
+    assert not [one for one in report.findings if one.rule.startswith("TO-K")]
 
 
 def test_fast_kernels_of_a_slow_type_are_not_called_fast():
@@ -108,13 +108,31 @@ def test_no_device_is_busy_for_longer_than_its_steps_take(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("cause", "effect"), [("recompute_with_free_memory", None), ("unfused_elementwise", "at_most")]
-)
-def test_what_checkpoints_cost_a_host_is_more_than_their_launches(cause, effect):
-    """'At most 11.5 ms shorter' of a step that is 13.4 shorter without them."""
-    loss = SimpleNamespace(cause=cause, device_ns=2.0, paced_ns=((4.0,), (4.5,)))
-    assert _effect(loss, SimpleNamespace(bound="host", paced_ns=(9.0,)), timed=False) == effect
-    assert _effect(loss, SimpleNamespace(bound="host", paced_ns=(9.0,)), timed=False, window=True) is None  # 285 of 413
+    ("cause", "after", "effect"),
+    [("recompute_with_free_memory", 3.0, None), ("unfused_elementwise", 3.0, "at_most"),
+     ("unfused_elementwise", 1.5, None)],
+)  # fmt: skip
+def test_what_a_fix_does_to_the_step_is_said_where_it_is_less_than_the_device_loses(cause, after, effect):
+    """'At most 11.5 ms shorter' of a step 13.4 shorter without checkpoints; 'lose 63.8 ms, up to 64.7 ms shorter'."""
+    loss = SimpleNamespace(cause=cause, device_ns=2.0, paced_ns=((0.0, after), (0.0, 4.5)))  # first at an unlikely pace
+    assert _effect(loss, SimpleNamespace(bound="host", paced_ns=(9.0, 4.0)), 9.0, timed=False) == effect
+
+
+def test_what_other_steps_than_the_typical_ones_lose_is_no_finding(tmp_path):
+    """Kernels of 44.5 ms 'per step' of 6.35 ms: cuDNN tried its algorithms in the first one."""
+    path = write(tmp_path / "trace.json", [odd(2000)] * 4, host_us=2100, steps=5)
+    trace = json.loads(path.read_text())
+    first = min(one["ts"] for one in trace["traceEvents"] if one.get("cat") == "kernel")
+    for one in trace["traceEvents"]:
+        late = one.get("ts", 0) > first + 1000
+        one["ts"] = one.get("ts", 0) + 500_000 * late
+        if one.get("ts") == first:
+            one["dur"] += 490_000
+    path.write_text(json.dumps(trace))
+    report = analyze(path, jobs=1)
+    assert report.compute.busy_ms > 50 > report.summary.step_time_ms.typical
+    assert not [one for one in report.findings if one.rule.startswith("TO-K")]
+    assert "of other steps than the typical ones" in kernels_sentence(report)
 
 
 def test_what_is_too_small_to_be_listed_is_no_slow_operator(tmp_path):
@@ -123,10 +141,8 @@ def test_what_is_too_small_to_be_listed_is_no_slow_operator(tmp_path):
     sums = [op("aten::sum", tensor((4096, 4096 + 8 * at), FLOAT), us=200) for at in range(60)]
     report, _ = of(tmp_path, list(chain.from_iterable((one, product) for one in sums)))
     [found] = [one for one in report.findings if one.rule == "TO-K008"]
-    assert "" in {one.name for one in report.compute.operators} and found.facts["operators"] == [
-        "aten::mm",
-        "aten::sum",
-    ]
+    assert "" in {one.name for one in report.compute.operators}
+    assert found.facts["operators"] == ["aten::sum"], "the sums, of each shape less than the products, lose most"
 
 
 def test_short_kernels_are_not_slow_for_what_any_kernel_takes(tmp_path):
@@ -156,8 +172,9 @@ def test_a_convolution_far_below_float32_is_not_slow_for_its_type(tmp_path):
         one = op("aten::cudnn_convolution", *inputs, us=us, kernel="implicit_convolve_sgemm", values=values)
         report, _ = of(tmp_path, [one] * 3)
         assert {found.rule for found in report.findings if found.rule.startswith("TO-K")} == rules
-    [found] = [one for one in of(tmp_path, [{**one, "us": 450}] * 3)[0].findings if one.rule == "TO-K001"]
-    assert "cudnn.allow_tf32" in found.advice
+    head = op("aten::mm", tensor((512, 2048), FLOAT), tensor((2048, 1024), FLOAT), us=60, kernel="simt_sgemm")
+    [found] = [one for one in of(tmp_path, [*[{**one, "us": 450}] * 3, head])[0].findings if one.rule == "TO-K001"]
+    assert "cudnn.allow_tf32" in found.advice and "mm" in [proof.value for proof in found.evidence]
 
 
 def test_fast_kernels_are_clear(tmp_path):
@@ -352,11 +369,9 @@ def test_of_two_gpus_of_one_process_one_is_judged(tmp_path):
 def test_late_launches_are_told_with_the_loop_that_makes_them(tmp_path):
     body = [op("aten::mm", tensor((64, 256)), tensor((256, 256)), us=3), op("aten::tanh", tensor((64, 256)), us=2)]
     report, _ = of(tmp_path, body * 100, host_us=40)
-    late = [one for one in report.findings if one.rule == "TO-I001"]
-    assert [one.advice.partition(" Many launches")[0] for one in late] == [
-        OF_CAUSE["many_small_kernels"].advice_for("many_small_kernels")
-    ]
-    assert "come from mm, tanh" in late[0].advice or "come from tanh, mm" in late[0].advice
+    [late] = [one for one in report.findings if one.rule == "TO-I001"]
+    assert late.advice.startswith("Launch fewer kernels"), "a stack of layers is no loop to batch"
+    assert "come from mm, tanh" in late.advice or "come from tanh, mm" in late.advice
 
 
 @pytest.mark.parametrize("path", sorted(DATA.iterdir()), ids=lambda path: path.name)
@@ -368,7 +383,7 @@ def test_the_card_holds_the_range_of_the_loss(path: Path) -> None:
     loss = next(one for one in report.compute.losses if one.cause == lead.cause)
     assert card.now_ms is not None
     least, most = (min(ms, card.now_ms) for ms in loss.step_after_ms)
-    if lead.facts["effect"] == "at_most":  # '380 to 524 ms' of 649 beside 'at most 153 ms shorter'
+    if lead.facts.get("effect") != "certain":  # '380 to 524 ms' of 649 beside 'at most 153 ms shorter'
         least, most = card.now_ms - lead.facts["gain"], card.now_ms
     assert (card.fixed_least_ms, card.fixed_ms) == pytest.approx((least, most), rel=0.01)
 
@@ -490,11 +505,13 @@ def test_causes_of_the_host_go_where_the_unprofiled_step_is_the_device_s(tmp_pat
 
 
 @pytest.mark.parametrize(("turns", "told"), [(40, False), (200, True)])
-def test_a_loop_of_few_of_the_launches_is_no_finding(tmp_path, turns, told):
+def test_a_loop_of_few_of_the_launches_is_no_advice(tmp_path, turns, told):
     """Norms of gradients, a fifth of 5727 launches: 'the fix makes the step at most 19.6 ms shorter' of 239 ms."""
     others = [op(f"aten::op{n}", tensor((64, 64)), us=3) for n in range(170)]
-    report, _ = of(tmp_path, [*others, *[op("aten::norm", tensor((64, 64)), us=3)] * turns], host_us=20)
-    assert ("many_small_kernels" in [one.cause for one in report.findings]) == told
+    report, _ = of(tmp_path, [*others, *[op("aten::norm", tensor((64, 64)), us=3)] * turns], host_us=40)
+    [late] = [one for one in report.findings if one.rule == "TO-I001"]
+    assert ("Many launches come from norm." in late.advice) == told
+    assert not [one for one in report.findings if one.rule.startswith("TO-K")]
 
 
 def rank(busy, device):

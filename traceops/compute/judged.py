@@ -94,6 +94,11 @@ class Kernels(Struct):
         return any(one.use.node or one.use.optimizing or "backward" in one.use.name for one in self.all)
 
     @property
+    def norms_groups(self) -> bool:
+        """Whether group norms run, which take longer with channels last."""
+        return any("group_norm" in one.use.name for one in self.all)
+
+    @property
     def changing(self) -> bool:
         """Whether passes of a step change the next: the optimizer runs again, or backward is differentiated."""
         updates = sum(own for own, _ in itertools.groupby(one.use.optimizing for one in self.order))
@@ -114,7 +119,7 @@ class Kernels(Struct):
         """These uses take `saved_ns` per step too long, for this cause. ns: of the kernels in question, if not all."""
         chosen = sorted(uses, key=lambda one: -one.ns)
         total = ns or time_of(chosen)
-        if not chosen or (max(saved_ns, more_ns) <= 0 and cause != "bandwidth_bound_at_limit"):
+        if not chosen or max(saved_ns, more_ns) <= 0:
             return
         ns_at: defaultdict[str, float] = defaultdict(float)
         for one in chosen:

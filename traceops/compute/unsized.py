@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 
-from traceops.compute.attainable import expected_ns, is_strided, product_ns
+from traceops.compute.attainable import expected_ns, product_ns
 from traceops.compute.judged import Judged, Kernels, call_ns, launches_of, time_of
 from traceops.compute.named import converts_layout, few_rows_of, fused_names, unaligned
 
@@ -19,9 +18,7 @@ _MUCH = 0.1  # of the busy time
 _CONVERTED = 0.02  # of the busy time
 _NORM_FIRST = re.compile(r"batch_norm_(collect_statistics|backward)_kernel")
 _OF_NORMS = 0.6  # of batch norm with channels first goes with channels last: it takes 2.4 to 3 times as long
-_MASKS = re.compile(r"where|masked_fill|compare|fill_|arange|tril|triu")
 _CHAIN = 6  # small kernels in a row that one does as well
-_MOST_OF_ALL = 0.3  # of the busy time
 _SMALL = frozenset({"elementwise", "cast", "copy", "fill", "reduction", "norm"})
 
 
@@ -87,32 +84,6 @@ def _stretches(order: list[Judged]) -> Iterator[tuple[list[Judged], Judged]]:
             between.append(one)
 
 
-def find_copied_keys(kernels: Kernels) -> None:
-    """Two large copies of equal size before each attention: keys and values, repeated for heads or reordered."""
-    copies: dict[int, Judged] = {}
-    for between, after in _stretches(kernels.order):
-        strided = [one for one in between if one.kind == "copy" and is_strided(one.use.main_kernel)]
-        sizes = Counter(one.numel for one in strided if one.cause is None)
-        if after.kind == "attention":
-            copies |= {id(one): one for one in strided if one.numel >= _LARGE and sizes[one.numel] > 1}
-    if time_of(copies.values()) > _MUCH * kernels.busy_ns:
-        kernels.claim("repeated_kv", copies.values(), time_of(copies.values()), launches=launches_of(copies.values()))
-
-
-def find_made_masks(kernels: Kernels) -> None:
-    """A mask made before each attention over a cache: the hidden part, about half, is read too."""
-    uses: dict[int, Judged] = {}
-    read: dict[int, Judged] = {}
-    for between, after in _stretches(kernels.order):
-        made = [one for one in between if one.use.alone and one.cause is None and _MASKS.search(one.use.name)]
-        if after.kind == "attention" and any("where" in one.use.name or "mask" in one.use.name for one in made):
-            uses |= {id(one): one for one in made}
-            read[id(after)] = after
-    saved = time_of(uses.values()) + time_of(read.values()) / 2
-    if saved > _MUCH * kernels.busy_ns:
-        kernels.claim("masked_attention", [*uses.values(), *read.values()], saved, launches=launches_of(uses.values()))
-
-
 def find_widened_weights(kernels: Kernels) -> None:
     """Large casts before products of few rows: weights are converted for each use."""
     uses: dict[int, Judged] = {}
@@ -142,8 +113,9 @@ def find_converted_layouts(kernels: Kernels) -> None:
     converted = kernels.free(lambda one: any(map(converts_layout, one.use.kernels)))
     saved = sum(one.use.kernel_ns_of(converts_layout) * one.calls / one.use.calls for one in converted)
     norms = kernels.free(lambda one: any(map(_NORM_FIRST.search, one.use.kernels)))
-    grouped = any("group_norm" in one.use.name for one in kernels.all)  # these take longer with channels last
-    if grouped or saved <= (_CONVERTED if norms else _MUCH) * kernels.busy_ns:  # three channels are converted anyway
+    if (
+        kernels.norms_groups or saved <= (_CONVERTED if norms else _MUCH) * kernels.busy_ns
+    ):  # three channels are converted anyway
         return
     kernels.claim("channels_first_layout", [*converted, *norms], saved + _OF_NORMS * time_of(norms))
 
@@ -162,11 +134,3 @@ def find_small_chains(kernels: Kernels) -> None:
         uses |= {id(one): one for one in small}
     if saved > _MUCH * kernels.busy_ns:
         kernels.claim("unfused_elementwise", uses.values(), saved, launches=launches)
-
-
-def find_few_rows(kernels: Kernels) -> None:
-    """Products of few rows, by the tiles in their names: their time is that of reading the weights."""
-    few = kernels.free(lambda one: one.use.alone and one.kind == "product" and few_rows_of(one.use.main_kernel) > 0)
-    if few and time_of(few) >= _MOST_OF_ALL * kernels.busy_ns:
-        rows = max(few_rows_of(one.use.main_kernel) for one in few)
-        kernels.claim("bandwidth_bound_at_limit", few, 0.0, sizes=(rows,))

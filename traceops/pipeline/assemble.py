@@ -30,7 +30,7 @@ from traceops.report.summary import Matching, Summary
 from traceops.rules import failures
 from traceops.rules.coverage import unjudged_time
 from traceops.rules.explained import checks, merge_overlapping, most_important_first
-from traceops.rules.idle_time import within_lateness_ms
+from traceops.rules.idle_time import recording_ms
 from traceops.rules.inputs import Inputs
 from traceops.rules.validity import KERNELS_MISSING
 from traceops.traces.discover import Discovery
@@ -87,7 +87,7 @@ def summary_of(known: Inputs, rank_rows: Sequence[RankRow], judged: Sequence[Che
     worst = {bucket: WorstRank(rank=rank, ms=ms) for bucket, (ms, rank) in most.items() if ms > 0}
     timed = known.own_ms is not None or found.manifest.get("unprofiled_step_ms") is not None
     kinds = step_kinds(found.manifest)
-    recording_ms = 0.0 if timed else max(map(within_lateness_ms, run.ranks), default=0.0)  # an estimate
+    recorded_ms = 0.0 if timed else max(map(recording_ms, run.ranks), default=0.0)  # an estimate
     return Summary(
         step_time_ms=StepTime(
             median=assemble_tables.known_median(durations),
@@ -120,7 +120,7 @@ def summary_of(known: Inputs, rank_rows: Sequence[RankRow], judged: Sequence[Che
             StepKindsRow, kinds, round_ms=None if known.whole is None else _round(kinds.every * known.whole.mean_ms)
         ),
         profiler_slowdown=_round(known.slowdown),
-        recording_ms=_round(recording_ms or None),
+        recording_ms=_round(recorded_ms or None),
         uncharged_wait_pct=None if run.replay is None else _round(run.replay.charged.uncharged_pct),
         unjudged=tuple(
             UnjudgedTime(**msgspec.structs.asdict(one))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from math import inf
+from itertools import takewhile
 
 from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
 from traceops.compute.attainable import HalfType, half_type_of
-from traceops.compute.model import OF_HOST, Loss, RankCompute, judged_rank
+from traceops.compute.measure import LEAST_PACE, PACES
+from traceops.compute.model import Loss, RankCompute, judged_rank
 from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
 from traceops.core.findings import Confidence, Evidence, Finding, Severity, severity_of
@@ -81,9 +83,12 @@ class LaunchedBy(KernelClaim, frozen=True, kw_only=True):
 
 _OF_LAUNCHES = ("many_small_kernels", "optimizer_loop")
 _SOME = 0.1  # of what a fix saves of the device's time: less of it in the step is little
-_WHOLE = 1.05  # times what the device does: in a longer step it waits, and a fix of kernels brings no shorter one
+_WHOLE = 1.05  # times what the device does: in a longer step it waits; a shorter one does less than the mean of all
+_OF_TYPICAL = 1.5  # times a typical step: longer kernels, in the mean of all steps, are of other steps
 _LITTLE = 0.1  # of the step: kernels that take less of it are not told as slow
-_NOTICED = 0.01  # of the step: a fix that saves less is no finding
+_NOTICED = 0.03  # of the step: a fix that saves less is no finding
+_NEARLY_ALL = 0.9  # of what the device loses, that the step gets shorter by: nothing more to tell
+_PART = 0.3  # of what the operator that loses most loses: others are not named
 _MOST_IMPOSSIBLE = 3  # operators that are named
 # Of kernels without shapes only their names tell that they lack this: how much it costs is a guess.
 _GUESSED = ("float32_products", "float32_training", "misaligned_shape", "masked_attention")
@@ -98,6 +103,11 @@ SMALL = described("compute", "TO-K007")
 SPEED = described("compute", "TO-K008")
 RULES = (TYPES, ATTENTION, SHAPES, FUSION, INDEXING, RECOMPUTATION, SMALL, SPEED)
 OF_CAUSE: dict[str, Rule] = {cause: rule for rule in RULES for cause, _ in rule.by_cause}
+
+
+def advice_of(cause: str) -> str:
+    """What to do about a loss, whether it is a finding or not."""
+    return OF_CAUSE[cause].advice_for(cause) if cause in OF_CAUSE else texts("compute", "kernel_loss")[f"do.{cause}"]
 
 
 def why_unrated(compute: RankCompute) -> str:
@@ -121,6 +131,8 @@ def judge(inputs: Inputs) -> list[Verdict]:
     computes = {rank: one.compute for rank, one in own.items() if one.compute is not None}
     rank = judged_rank(computes)
     compute = computes[rank]
+    if (times := inputs.run.times_of(rank)) is not None and compute.device_ns > _OF_TYPICAL * 1e6 * times.step_ms:
+        return [rule.not_evaluated(reason("compute", "other_steps")) for rule in RULES]
     known = compute.rates != "assumed"
     why, clear = why_unrated(compute), reason("compute", "no_loss", bound=BOUNDS.busy_pct[0])
     found = _findings(compute, rank, inputs) if known else []
@@ -133,20 +145,20 @@ def judge(inputs: Inputs) -> list[Verdict]:
 
 def _findings(compute: RankCompute, rank: int, inputs: Inputs) -> list[Finding]:
     timed = inputs.unprofiled_ms is not None or inputs.undisturbed is not None
-    losses = [loss for loss in compute.losses if not _is_other_fix(loss, compute)]
+    losses = [loss for loss in compute.losses if loss.cause in OF_CAUSE and not _is_other_fix(loss, compute)]
     return [one for loss in losses if (one := _finding(loss, compute, rank, inputs.run, timed)) is not None]
 
 
 def of_launches(found: Finding, rule: Rule, compute: RankCompute | None) -> Finding:
-    """A finding that the host launches late, with the loop, optimizer or batch that most of its launches are for."""
+    """A finding that the host launches late, with the loop or optimizer that many of its launches are for."""
     if compute is None or found.advice != rule.advice:
         return found
     mine = [loss for loss in compute.losses if loss.cause in _OF_LAUNCHES]
     most = max(mine, key=lambda loss: loss.launches, default=None)
     if most is None or 100 * most.launches < BOUNDS.launches_pct * compute.launches:
         return found
-    advice = OF_CAUSE[most.cause].advice_for(most.cause)
     where = f" {LaunchedBy(operators=most.operators[:3]).message()}" if most.operators else ""
+    advice = advice_of(most.cause) if most.cause in OF_CAUSE else found.advice
     return replace(found, advice=f"{advice}{where}")
 
 
@@ -158,13 +170,6 @@ def _verdict(rule: Rule, found: Sequence[Finding], otherwise: Verdict) -> Verdic
 def _severity(loss: Loss, compute: RankCompute) -> Severity | None:
     # Collectives keep the GPU busy too, and kernels of two streams take longer together than the device is busy.
     share = 100 * loss.device_ns / max(compute.busy_ns, compute.device_ns)
-    if loss.cause == "bandwidth_bound_at_limit":
-        return "info"
-    if loss.cause == "many_small_kernels":  # a fix of a few is none: the host launches the others
-        launched = 100 * loss.launches / max(compute.launches, 1.0)
-        share = max(share, launched) if launched >= BOUNDS.launches_pct else 0.0
-    if loss.cause in OF_HOST:
-        return "info" if share >= 2 * BOUNDS.busy_pct[0] else None
     severity, by_name = severity_of(share, *BOUNDS.busy_pct), not compute.has_shapes and loss.cause in _GUESSED
     large = severity == "error" and loss.cause == "float32_products"
     foreach = loss.cause == "optimizer_loop" and loss.operators[0].startswith("_foreach_")  # to fuse it gains less
@@ -174,38 +179,41 @@ def _severity(loss: Loss, compute: RankCompute) -> Severity | None:
 
 
 def _finding(loss: Loss, compute: RankCompute, rank: int, run: CrossRank, timed: bool) -> Finding | None:
-    rule, times, words = OF_CAUSE[loss.cause], run.times_of(rank), run.step_words
-    saved, claim = loss.device_ns / 1e6, _claim(loss, compute, words is WINDOW, timed)
-    if (severity := _severity(loss, compute)) is None or claim.effect == "little":
+    times, words = run.times_of(rank), run.step_words
+    step_ns = 0.0 if times is None else 1e6 * times.step_ms
+    severity, effect = _severity(loss, compute), _effect(loss, compute, step_ns, timed)
+    gain_ns, noticed_ns = _gain_ns(loss, compute), max(_NOTICED * step_ns, _SOME * loss.device_ns)
+    unsure = words is WINDOW and compute.bound == "host" and not timed  # first launches load kernels
+    if severity is None or unsure or (effect != "certain" and gain_ns < noticed_ns):
         return None
-    if claim.effect == "certain" and times is not None and 1e6 * times.step_ms > _WHOLE * compute.device_ns:
-        claim = replace(claim, effect="at_most")
-    gain = inf if loss.cause in _OF_LAUNCHES else {None: saved, "at_most": claim.gain}.get(claim.effect, inf)
-    if times is not None and gain < _NOTICED * times.step_ms:
-        return None
+    claim = _claim(loss, compute, words is WINDOW, effect, gain_ns / 1e6)
+    told = () if loss.cause == "float32_training" else loss.operators  # all of them are of that type
     evidence = [
         Evidence(Fact.KERNELS_TIME, stored(loss.ns / 1e6), words.unit("ms"), rank=rank),
-        Evidence(Fact.KERNELS_SAVED, stored(saved), words.unit("ms"), rank=rank),
-        *(Evidence(Fact.OPERATOR, name, rank=rank) for name in loss.operators),
+        *(Evidence(Fact.OPERATOR, name, rank=rank) for name in told),
     ]
     sure = compute.rates in ("measured", "own") and compute.bound == "device" and compute.has_shapes
-    ranks, impact = [rank] if len(run.ranks) > 1 else [], stored(saved) if compute.bound != "host" else None
+    ranks, impact = [rank] if len(run.ranks) > 1 else [], stored(claim.cost) if compute.bound != "host" else None
     confidence: Confidence = "high" if sure else "medium"
+    rule = OF_CAUSE[loss.cause]
     found = rule.finding(severity, confidence, claim, evidence, ranks=ranks, impact_ms=impact, cause=loss.cause)
-    convolves = bool(loss.operators) and all("conv" in name for name in loss.operators)
-    if claim.half == "fp16":  # an advice that fits better than the cause's own
-        return replace(found, advice=claim.part("autocast_fp16"))
-    if loss.cause == "float32_products" and convolves:
-        return replace(found, advice=claim.part("tf32_convolutions"))
-    return found
+    return replace(found, advice=_fitting_advice(claim, loss) or found.advice)
+
+
+def _fitting_advice(claim: KernelLoss, loss: Loss) -> str:
+    """What fits better than its cause's advice; '' for nothing."""
+    if claim.half == "fp16":
+        return claim.part("do.autocast_fp16")
+    convolves = loss.cause == "float32_products" and "conv" in loss.operators[0]  # which take most of the time
+    return claim.part("do.tf32_convolutions" if convolves else f"do.{claim.form}")
 
 
 def _is_other_fix(loss: Loss, compute: RankCompute) -> bool:
-    """Whether it is the second of two fixes for the same products, which the first one's finding names."""
+    """Whether it is the second of two fixes for the same products."""
     return loss.cause == "float32_training" and any(one.cause == "float32_products" for one in compute.losses)
 
 
-def _claim(loss: Loss, compute: RankCompute, window: bool, timed: bool) -> KernelLoss:
+def _claim(loss: Loss, compute: RankCompute, window: bool, effect: str | None, gain: float) -> KernelLoss:
     sizes, pads = loss.sizes, loss.cause == "misaligned_shape"
     return KernelLoss(
         window=window,
@@ -216,10 +224,10 @@ def _claim(loss: Loss, compute: RankCompute, window: bool, timed: bool) -> Kerne
         size=sizes[0] if sizes else None,
         other=sizes[1] if len(sizes) > 1 and not pads else None,
         pad_to=sizes[1] if len(sizes) > 1 and pads else None,
-        effect=_effect(loss, compute, timed, window=window),
+        effect=effect,
         least=loss.step_after_ns[0] / 1e6,
         most=loss.step_after_ns[1] / 1e6,
-        gain=_gain_ns(loss, compute) / 1e6,
+        gain=gain,
         half=half_type_of(compute.gpu) if loss.cause == "float32_training" else None,
     )
 
@@ -229,31 +237,33 @@ def _form(loss: Loss) -> str:
     form = "_several" if loss.cause == "low_occupancy" and len(loss.operators) > 1 else ""
     if not loss.sizes:
         form = "_unsized"
-    elif loss.cause == "too_small_batch" and len(loss.sizes) > 1:
-        form = "_passes"
     key = f"{loss.cause}{form}"
     return key if f"form.{key}" in texts("compute", "kernel_loss") else loss.cause
 
 
-def _effect(loss: Loss, compute: RankCompute, timed: bool, *, window: bool = False) -> str | None:
-    """What the fix does to the step, as far as a replay decides. timed: it is known what steps take unprofiled."""
-    if loss.cause in ("bandwidth_bound_at_limit", "too_small_batch"):
-        return "batch"
-    if _is_certain(loss, compute):
+def _effect(loss: Loss, compute: RankCompute, step_ns: float, timed: bool) -> str | None:
+    """What the fix does to the step, where that says more than what the device loses. timed: it is known what steps
+    take unprofiled."""
+    if _is_certain(loss, compute) and compute.device_ns / _WHOLE <= step_ns <= _WHOLE * compute.device_ns:
         return "certain"
-    if not compute.paced_ns or (loss.cause == "recompute_with_free_memory" and compute.bound == "host"):
-        return None  # nor is what checkpoints cost the host beyond launches
-    if _gain_ns(loss, compute) < _SOME * loss.device_ns:
-        return "little"
-    if window and compute.bound == "host" and not timed:
-        return None  # first launches load kernels
-    return "at_best" if timed else "at_most"
+    if not _is_replayed(loss, compute):
+        return None
+    return "at_best" if timed else "at_most" if _gain_ns(loss, compute) < _NEARLY_ALL * loss.device_ns else None
+
+
+def _is_replayed(loss: Loss, compute: RankCompute) -> bool:
+    """Whether a replay decides: what checkpoints cost a host is more than their launches."""
+    return bool(compute.paced_ns) and not (loss.cause == "recompute_with_free_memory" and compute.bound == "host")
 
 
 def _gain_ns(loss: Loss, compute: RankCompute) -> float:
-    """By how much the fix makes the replayed step shorter at the pace at which that is most."""
-    after = loss.paced_ns[0] if loss.paced_ns else ()
-    return max((now - then for now, then in zip(compute.paced_ns, after, strict=False)), default=0.0)
+    """By how much the fix makes the replayed step shorter at the likely pace at which that is most; no more than the
+    device loses, but for a loop that costs the host most."""
+    if not _is_replayed(loss, compute):
+        return loss.device_ns
+    paced = zip((*PACES, *PACES), compute.paced_ns, loss.paced_ns[0] if loss.paced_ns else (), strict=False)
+    gain = max((now - then for pace, now, then in paced if pace >= LEAST_PACE), default=0.0)
+    return gain if loss.cause == "optimizer_loop" else min(gain, loss.device_ns)
 
 
 def _is_certain(loss: Loss, compute: RankCompute) -> bool:
@@ -275,12 +285,15 @@ def _speed(compute: RankCompute, rank: int, found: Sequence[Finding], run: Cross
     explained = any(one.severity != "info" for one in found)
     if pct >= BOUNDS.attainable_pct or explained or little or compute.bound == "host":
         return SPEED.clear(reason("compute", "speed", pct=pct))
-    known = [one for one in compute.unpacked().operators if one.name and one.attainable_ns >= 0]  # "": all smaller ones
-    slow = sorted(known, key=lambda one: one.attainable_ns - one.ns)[:3]
-    claim = BelowAttainable(pct=pct, operators=tuple(dict.fromkeys(one.name for one in slow)))
+    rows, lost = compute.unpacked().operators, defaultdict[str, float](float)
+    for one in rows:  # '' is the name of all smaller ones
+        lost[one.name] += max(one.known_ns - max(one.attainable_ns, 0.0), 0.0)
+    most = sorted(lost, key=lambda name: -lost[name])[:3]
+    slow = tuple(takewhile(lambda name: name and lost[name] >= _PART * lost[most[0]], most))
     evidence = [Evidence(Fact.ATTAINABLE_PCT, stored(pct), "%", BOUNDS.attainable_pct, rank)]
     unit = run.step_words.unit("ms")
-    for one in slow:
-        operator = f"{one.name} {one.shape}"
-        evidence.append(Evidence(Fact.OPERATOR_TIME, stored(one.ns / 1e6), unit, rank=rank, subject=operator))
+    for name in slow:
+        took = sum(one.ns for one in rows if one.name == name) / 1e6
+        evidence.append(Evidence(Fact.OPERATOR_TIME, stored(took), unit, rank=rank, subject=name))
+    claim = BelowAttainable(pct=pct, operators=slow)
     return SPEED.verdict(SPEED.finding("warning", "low", claim, evidence, cause="below_attainable"))

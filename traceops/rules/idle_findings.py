@@ -33,7 +33,6 @@ from traceops.rules.idle_time import (
     not_by_workers,
     recording_ms,
     slow_loader,
-    within_lateness_ms,
     workers_needed,
 )
 from traceops.rules.inputs import Inputs
@@ -246,7 +245,7 @@ def _of_loading(
     facts, evidence = not_by_workers(next_batch(inputs, worst))
     if not facts and (not worst.bounded or worst.light or worst.in_time_ms is not None):
         gain = worst.ms if worst.bounded or saved is None else saved
-        cost = 0.0 if measured(inputs) else within_lateness_ms(worst.times)
+        cost = 0.0 if measured(inputs) else recording_ms(worst.times)
         need, shown = workers_needed(
             worst.times, gain, inputs.manifest, words, step_ms=worst.step_ms, recording_ms=cost
         )

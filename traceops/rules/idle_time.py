@@ -259,18 +259,15 @@ _MOST = 0.5  # of the lateness
 
 
 def recording_ms(times: RankTimes) -> float:
-    """About the most that recording adds to a step of this rank's host, ms; 0 where the trace has nothing of a host.
-    The device's wait for one long operator or call is not among it: that is one event, but for a graph's launch."""
+    """About the most of a step's late launches that recording causes, ms; 0 where the trace has nothing of a host.
+    The device's wait for one long operator or call is not among it: that is one event, but for a graph's launch. Nor
+    for what is not recorded, unless that may be the profiler's own step, or Python functions."""
     if not times.summary.on_gpu:
         return 0.0
-    own = [one for one in times.summary.held if not one.unseen and "GraphLaunch" not in one.name]
+    silent = times.summary.steps_by != "profiler" and not times.summary.meta.with_stack
+    own = [one for one in times.summary.held if (silent or not one.unseen) and "GraphLaunch" not in one.name]
     held = sum(mean_ms(one.idle_ns[times.typical]) for one in own)
-    return min(times.recording_ms, max(times.mean_ms("idle_host") - held, 0.0)) if held else times.recording_ms
-
-
-def within_lateness_ms(times: RankTimes) -> float:
-    """As much of it as the host is late."""
-    return min(recording_ms(times), times.mean_ms("idle_host"))
+    return min(times.recording_ms, max(times.mean_ms("idle_host") - held, 0.0))
 
 
 def measured(inputs: Inputs) -> bool:
@@ -293,7 +290,8 @@ def may_be_recording(run: CrossRank, worst: Idle) -> str:
     """Why the rule is not evaluated."""
     cost, late = recording_ms(worst.times), worst.ms
     part = "all" if cost >= late else "most" if cost > _MOST * late else "part"
-    return reason("idle", "recording", part=part, late=late, cost=cost, window=run.unit == "window")
+    known = None if part == "all" else cost
+    return reason("idle", "recording", part=part, late=late, cost=known, window=run.unit == "window")
 
 
 _LEAST_LOOKS = 20  # at a host that waits for input

@@ -18,7 +18,7 @@ from traceops.render.report.figures import Figure, axis, dots, laid_out, line, w
 from traceops.render.report.terms import say, say_first, section_of
 from traceops.report.inventory import ComputeRows, OperatorRow, RoofRows
 from traceops.report.model import Report
-from traceops.rules.compute import BOUNDS, OF_CAUSE, SPEED
+from traceops.rules.compute import BOUNDS, SPEED, advice_of
 
 _MOST_PLACES = 12  # whose operators unfold
 _MOST_OPERATORS = 20
@@ -60,7 +60,7 @@ class PlaceTime(Struct, frozen=True):
 
 def efficiency_of(report: Report) -> float | None:
     """How fast kernels are, in percent of what is attainable on their GPU; None where that or the GPU is unknown."""
-    if report.compute is UNSET or report.compute.rates == "assumed":
+    if report.compute is UNSET or report.compute.rates == "assumed" or why_unrated(report):
         return None
     return report.compute.efficiency_pct
 
@@ -104,7 +104,7 @@ def compute(report: Report, shown: Sequence[int]) -> Section | None:
         cells = {
             "cause": lambda row: Cell(row.cause.replace("_", " ")),
             "where": lambda row: name(", ".join(row.where)),
-            "do": lambda row: Cell(OF_CAUSE[row.cause].advice_for(row.cause)),
+            "do": lambda row: Cell(advice_of(row.cause)),
         }
         blocks.append(TableBlock(table_of("losses", rows.losses, report.summary.step_words, make=cells)))
     if (figure := roofline_figure(report)) is not None:

@@ -187,7 +187,7 @@ def _faster_kernels(report: Report, finding: Finding) -> Cure | None:
     step, facts = mean_of_ranks(report), finding.facts or {}
     if step is None:
         return None
-    if facts.get("effect") == "at_most":  # as the finding says
+    if facts.get("effect") in (None, "at_most"):  # as the finding says
         return Cure(step, step, max(step - facts["gain"], 0.0))
     step = report.summary.plain_ms or step
     least, most = loss.step_after_ms
