@@ -118,6 +118,16 @@ def test_what_a_fix_does_to_the_step_is_said_where_it_is_less_than_the_device_lo
     assert _effect(loss, SimpleNamespace(bound="host", paced_ns=(9.0, 4.0)), 9.0, timed=False) == effect
 
 
+@pytest.mark.parametrize(
+    ("one", "said"),
+    [(op("aten::fill_", tensor((64, 1024, 1024)), us=60, inside=("aten::empty",)), "deterministic"),
+     (op("aten::_unique2", tensor((64, 1024, 1024), "long int"), us=9000), "less often")],
+)  # fmt: skip
+def test_deterministic_algorithms_are_named_where_they_fill_new_memory(tmp_path, one, said):
+    report, _ = of(tmp_path, [one] * 3)
+    assert [said in found.advice for found in report.findings if found.cause == "scatter_or_sort"] == [True]
+
+
 def test_what_other_steps_than_the_typical_ones_lose_is_no_finding(tmp_path):
     """Kernels of 44.5 ms 'per step' of 6.35 ms: cuDNN tried its algorithms in the first one."""
     path = write(tmp_path / "trace.json", [odd(2000)] * 4, host_us=2100, steps=5)

@@ -204,6 +204,8 @@ def _fitting_advice(claim: KernelLoss, loss: Loss) -> str:
     """What fits better than its cause's advice; '' for nothing."""
     if claim.half == "fp16":
         return claim.part("do.autocast_fp16")
+    if loss.cause == "scatter_or_sort" and loss.launches:  # fills of new memory
+        return claim.part("do.fills")
     convolves = loss.cause == "float32_products" and "conv" in loss.operators[0]  # which take most of the time
     return claim.part("do.tf32_convolutions" if convolves else f"do.{claim.form}")
 
