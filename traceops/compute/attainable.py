@@ -254,7 +254,7 @@ HALF_OF_STRIDED = 0.1  # of their time goes with 16 bits
 _WIDE = 1.32  # times the rate of attention with heads of 64, with those of 128
 _CAUSAL_FROM = 512  # from which a causal square takes clearly less than a whole one
 _WHOLE = 0.58
-_FLOAT_ATTENTION = 9.0  # times as long as with 16 bits
+FLOAT_ATTENTION = 9.0  # times as long as with 16 bits
 _MULTIPLIES_LESS = re.compile(r"winograd|fft|Sp3Asm", re.IGNORECASE).search  # convolutions that transform their input
 _COMPILED = {"poi": 3.6, "per": 3.0, "red": 2.9}
 
@@ -336,7 +336,7 @@ def unit_of_use(use: Use) -> Unit:
 def attainable_ns(use: Use, work: Work, gpu: Gpu) -> float | None:
     """Least time of one call, in the type and layout that it has; None where its work is not known."""
     if work.attention is not None:
-        slower = 1.0 if work.attention.dtype in HALVES else _FLOAT_ATTENTION
+        slower = 1.0 if work.attention.dtype in HALVES else FLOAT_ATTENTION
         return attention_ns(work.attention, gpu) * slower
     if work.bytes is None:
         return None
