@@ -105,11 +105,6 @@ RULES = (TYPES, ATTENTION, SHAPES, FUSION, INDEXING, RECOMPUTATION, SMALL, SPEED
 OF_CAUSE: dict[str, Rule] = {cause: rule for rule in RULES for cause, _ in rule.by_cause}
 
 
-def advice_of(cause: str) -> str:
-    """What to do about a loss, whether it is a finding or not."""
-    return OF_CAUSE[cause].advice_for(cause) if cause in OF_CAUSE else texts("compute", "kernel_loss")[f"do.{cause}"]
-
-
 def why_unrated(compute: RankCompute) -> str:
     """Why nothing tells how fast the kernels could be; '' where it is known."""
     if compute.rates == "assumed" and not compute.gpu:
@@ -158,7 +153,7 @@ def of_launches(found: Finding, rule: Rule, compute: RankCompute | None) -> Find
     if most is None or 100 * most.launches < BOUNDS.launches_pct * compute.launches:
         return found
     where = f" {LaunchedBy(operators=most.operators[:3]).message()}" if most.operators else ""
-    advice = advice_of(most.cause) if most.cause in OF_CAUSE else found.advice
+    advice = OF_CAUSE[most.cause].advice_for(most.cause) if most.cause in OF_CAUSE else found.advice
     return replace(found, advice=f"{advice}{where}")
 
 
