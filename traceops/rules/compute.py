@@ -129,7 +129,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
     if (times := inputs.run.times_of(rank)) is not None and compute.device_ns > _OF_TYPICAL * 1e6 * times.step_ms:
         return [rule.not_evaluated(reason("compute", "other_steps")) for rule in RULES]
     known = compute.rates != "assumed"
-    why, clear = why_unrated(compute), reason("compute", "no_loss", bound=BOUNDS.busy_pct[0])
+    why, clear = why_unrated(compute), reason("compute", "no_loss", bound=BOUNDS.busy_pct[0], step=100 * _NOTICED)
     found = _findings(compute, rank, inputs) if known else []
     verdicts = [_verdict(rule, found, rule.not_evaluated(why) if why else rule.clear(clear)) for rule in RULES[:-1]]
     rated = not why or compute.impossible or (known and compute.efficiency is not None)
