@@ -105,11 +105,6 @@ RULES = (TYPES, ATTENTION, SHAPES, FUSION, INDEXING, RECOMPUTATION, SMALL, SPEED
 OF_CAUSE: dict[str, Rule] = {cause: rule for rule in RULES for cause, _ in rule.by_cause}
 
 
-def advice_of(cause: str) -> str:
-    """What to do about a loss, whether it is a finding or not."""
-    return OF_CAUSE[cause].advice_for(cause) if cause in OF_CAUSE else texts("compute", "kernel_loss")[f"do.{cause}"]
-
-
 def why_unrated(compute: RankCompute) -> str:
     """Why nothing tells how fast the kernels could be; '' where it is known."""
     if compute.rates == "assumed" and not compute.gpu:
@@ -134,7 +129,7 @@ def judge(inputs: Inputs) -> list[Verdict]:
     if (times := inputs.run.times_of(rank)) is not None and compute.device_ns > _OF_TYPICAL * 1e6 * times.step_ms:
         return [rule.not_evaluated(reason("compute", "other_steps")) for rule in RULES]
     known = compute.rates != "assumed"
-    why, clear = why_unrated(compute), reason("compute", "no_loss", bound=BOUNDS.busy_pct[0])
+    why, clear = why_unrated(compute), reason("compute", "no_loss", bound=BOUNDS.busy_pct[0], step=100 * _NOTICED)
     found = _findings(compute, rank, inputs) if known else []
     verdicts = [_verdict(rule, found, rule.not_evaluated(why) if why else rule.clear(clear)) for rule in RULES[:-1]]
     rated = not why or compute.impossible or (known and compute.efficiency is not None)
@@ -158,7 +153,7 @@ def of_launches(found: Finding, rule: Rule, compute: RankCompute | None) -> Find
     if most is None or 100 * most.launches < BOUNDS.launches_pct * compute.launches:
         return found
     where = f" {LaunchedBy(operators=most.operators[:3]).message()}" if most.operators else ""
-    advice = advice_of(most.cause) if most.cause in OF_CAUSE else found.advice
+    advice = OF_CAUSE[most.cause].advice_for(most.cause) if most.cause in OF_CAUSE else found.advice
     return replace(found, advice=f"{advice}{where}")
 
 
@@ -204,6 +199,8 @@ def _fitting_advice(claim: KernelLoss, loss: Loss) -> str:
     """What fits better than its cause's advice; '' for nothing."""
     if claim.half == "fp16":
         return claim.part("do.autocast_fp16")
+    if loss.cause == "scatter_or_sort" and loss.launches:  # fills of new memory
+        return claim.part("do.fills")
     convolves = loss.cause == "float32_products" and "conv" in loss.operators[0]  # which take most of the time
     return claim.part("do.tf32_convolutions" if convolves else f"do.{claim.form}")
 
