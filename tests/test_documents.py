@@ -19,6 +19,8 @@ import pytest
 from msgspec import UNSET, Meta, UnsetType
 
 from traceops.core.errors import InputError
+from traceops.core.facts import Fact
+from traceops.core.findings import Evidence
 from traceops.measure.ledger import BUCKETS
 from traceops.pipeline.analyze import analyze
 from traceops.render.files import write_files
@@ -66,6 +68,11 @@ def test_unknown_keys_are_ignored_and_missing_ones_at_their_defaults() -> None:
     del value["inventory"], value["run"]["git"], value["steps"][0]["kernels"]
     report = report_of(value, "report.json")
     assert report.inventory is None and report.run.git is None and report.steps[0].kernels is None
+
+
+def test_a_number_that_only_another_version_knows_keeps_its_name() -> None:
+    read = msgspec.json.decode(b'{"fact": "gpu_busy", "value": 1, "metric": "GPU busy"}', type=Evidence)
+    assert (read.fact, read.metric, read.value) == (Fact.OTHER, "GPU busy", 1)
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,7 @@ def test_rates_of_other_gpus_follow_their_data_sheets():
     )
     assert product_ns(1.1e12, 0, "half", gpu_of("NVIDIA A100-SXM4-80GB")) == pytest.approx(large * 989.4 / 312)
     assert gpu_of("NVIDIA H100 80GB HBM3 MIG 1g.10gb").source == "assumed"
+    assert gpu_of("NVIDIA GH200 480GB").source == "scaled", "its memory is not an H200's"
 
 
 def test_a_causal_mask_spares_half_of_long_attention():
@@ -254,3 +255,16 @@ def test_any_inputs_are_measured(tmp_path, several, times, host_us):
     for loss in found.losses:
         assert 0 <= loss.device_ns <= found.busy_ns * 1.000001 and 0 <= loss.step_after_ns[0] <= loss.step_after_ns[1]
     json.dumps([loss.sizes for loss in found.losses])
+
+
+def test_operations_of_unlike_steps_are_their_mean_as_the_step_is(tmp_path):
+    """Five short passes and five long ones: the median's operations over the mean's time were 29 TFLOP/s for 17."""
+    path = write(tmp_path / "trace.json", [op("aten::mm", tensor((8, 8)), tensor((8, 8)))], steps=4)
+    document = json.loads(path.read_text())
+    first, second, *_ = (one for one in document["traceEvents"] if one["name"].startswith("ProfilerStep"))
+    first["dur"] = second["ts"] + second["dur"] - first["ts"]
+    document["traceEvents"].remove(second)
+    path.write_text(json.dumps(document))
+    events = launched_of(path)[0].events
+    activity = find_activity(events)
+    assert measure_flops(events, activity, find_steps(events, activity)).model == pytest.approx(2 * 8**3 * 4 / 3)

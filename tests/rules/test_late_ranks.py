@@ -426,7 +426,7 @@ RUNS = sorted({path.parent for path in DATA.rglob("*trace.json*")} - {DATA / "ho
 SAVED = {
     Fact.SAVED_AT_PEERS_PACE, Fact.SAVED_WITH_THE_WORK_SHARED_EVENLY, Fact.SAVED_AT_THEIR_PACE,
     Fact.SAVED_WITHOUT_IT, Fact.SAVED_BY_EVEN_STAGES, Fact.SAVED_AT_THE_OTHERS_PACE, Fact.SAVED_AT_REFERENCE,
-    Fact.SAVED_WITH_NCCL, Fact.SAVED_FROM_PINNED,
+    Fact.SAVED_WITH_NCCL,
 }  # fmt: skip
 
 

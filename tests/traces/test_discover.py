@@ -345,10 +345,11 @@ def test_a_trace_that_tells_no_end_is_a_rank(tmp_path):
     assert windows(tmp_path) == [[0, 1]]
 
 
-def test_other_names_are_ranks(tmp_path):
-    write_trace(tmp_path / "before.json", 100.0, 300.0)
-    write_trace(tmp_path / "after.json", 700.0, 900.0)
-    assert windows(tmp_path) == [[0, 1]]
+def test_profiles_of_one_process_are_windows_whatever_their_names(tmp_path):
+    """A model on the CPU, then on the GPU, each with a profile: they were two ranks that exchange nothing (TO-V009)."""
+    write_trace(tmp_path / "trace_cpu.json", 100.0, 300.0)
+    write_trace(tmp_path / "trace_cuda.json", 700.0, 900.0)
+    assert windows(tmp_path) == [[0], [0]]
 
 
 # Chrome traces of other programs are told as what they are; torch's own, whatever is left of them, are not.

@@ -106,6 +106,7 @@ class Gpu(Struct, frozen=True):
 
 _SHEET = {"bf16": 989.4, "fp32": 66.9, "fp64": 66.9, "memory": 4.8}
 _SHEETS: tuple[tuple[str, float, float, float, float, int], ...] = (  # bf16, fp32, fp64 TFLOP/s; TB/s; processors
+    (r"\bGH200 480GB\b", 989.4, 66.9, 66.9, 4.0, 132),
     (r"\bG?H200\b", 989.4, 66.9, 66.9, 4.8, 132),
     (r"\bH100 PCIe\b", 756, 51, 51, 2.0, 114),
     (r"\bH100 NVL\b", 835.5, 60, 60, 3.9, 132),
@@ -145,7 +146,7 @@ def gpu_of(device: str | None) -> Gpu:
             known = Gpu(
                 device, tensor / _SHEET["bf16"], simt / _SHEET["fp32"], fp64 / _SHEET["fp64"],
                 memory / _SHEET["memory"], processors, half_type_of(device), not _NO_TF32.search(device),
-                "measured" if "H200" in device else "scaled", _CDNA3 if "MI3" in pattern else H200,
+                "measured" if re.search(r"\bH200\b", device) else "scaled", _CDNA3 if "MI3" in pattern else H200,
             )  # fmt: skip
             break
     own = kept_rates(device)
@@ -253,7 +254,7 @@ HALF_OF_STRIDED = 0.1  # of their time goes with 16 bits
 _WIDE = 1.32  # times the rate of attention with heads of 64, with those of 128
 _CAUSAL_FROM = 512  # from which a causal square takes clearly less than a whole one
 _WHOLE = 0.58
-_FLOAT_ATTENTION = 9.0  # times as long as with 16 bits
+FLOAT_ATTENTION = 9.0  # times as long as with 16 bits
 _MULTIPLIES_LESS = re.compile(r"winograd|fft|Sp3Asm", re.IGNORECASE).search  # convolutions that transform their input
 _COMPILED = {"poi": 3.6, "per": 3.0, "red": 2.9}
 
@@ -335,7 +336,7 @@ def unit_of_use(use: Use) -> Unit:
 def attainable_ns(use: Use, work: Work, gpu: Gpu) -> float | None:
     """Least time of one call, in the type and layout that it has; None where its work is not known."""
     if work.attention is not None:
-        slower = 1.0 if work.attention.dtype in HALVES else _FLOAT_ATTENTION
+        slower = 1.0 if work.attention.dtype in HALVES else FLOAT_ATTENTION
         return attention_ns(work.attention, gpu) * slower
     if work.bytes is None:
         return None

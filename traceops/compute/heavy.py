@@ -9,6 +9,7 @@ from collections import defaultdict
 from msgspec import Struct
 
 from traceops.compute.attainable import (
+    FLOAT_ATTENTION,
     HALF_OF_STRIDED,
     Gpu,
     attention_ns,
@@ -25,7 +26,6 @@ from traceops.compute.work import Attention, Product
 _PARTS = 64  # in which attention is computed at most
 _LEAST_KEYS = 32  # shorter rows of scores are no attention worth fusing
 _BIASED = 2.1  # times as long as without a tensor that is added to the scores
-_FUSED_IN_FLOAT = 3.0  # times as long as in 16 bits
 _FEW_QUERIES = 8
 _SCORES = ("product", "softmax", "elementwise", "cast", "copy", "fill", "reduction")
 
@@ -94,7 +94,7 @@ class _Scores(Struct, frozen=True):
         ways = [Attention(*shape, way, self.dtype, False, causal) for way in (False, True)[: 1 + backward]]
         each = sum(attention_ns(way, gpu) for way in ways) * (_BIASED if biased else 1.0)
         least = calls * expected_ns("attention", each)
-        return least if self.dtype in HALVES else min(least * _FUSED_IN_FLOAT, taken)
+        return least if self.dtype in HALVES else min(least * FLOAT_ATTENTION, taken)
 
 
 def find_unfused_attention(kernels: Kernels) -> None:
@@ -385,7 +385,7 @@ def _gain_of_fused_attention(kernels: Kernels) -> float:
     """What 16 bits save of attention in float32 once it is fused."""
     unfused = time_of(one for one in kernels.all if one.cause == "unfused_attention" and _is_float(one))
     left = unfused - sum(loss.device_ns for loss in kernels.losses if loss.cause == "unfused_attention")
-    return max(left, 0.0) * (1 - 1 / _FUSED_IN_FLOAT)
+    return max(left, 0.0) * (1 - 1 / FLOAT_ATTENTION)
 
 
 def _cast_ns(uses: list[Judged], kernels: Kernels) -> float:
@@ -498,7 +498,7 @@ _LEAST_CHANNELS = 8
 
 def find_channels_first(kernels: Kernels) -> None:
     """Convolutions whose input has channels first: conversions around them, and slower kernels between."""
-    if kernels.gpu.is_amd or any("group_norm" in one.use.name for one in kernels.all):  # which takes longer, then
+    if kernels.gpu.is_amd or kernels.norms_groups:
         return
     saved, uses = 0.0, []
     for one in kernels.free(lambda one: one.kind == "convolution" and _channels_first(one)):

@@ -94,6 +94,11 @@ class Kernels(Struct):
         return any(one.use.node or one.use.optimizing or "backward" in one.use.name for one in self.all)
 
     @property
+    def norms_groups(self) -> bool:
+        """Whether group norms run, which take longer with channels last."""
+        return any("group_norm" in one.use.name for one in self.all)
+
+    @property
     def changing(self) -> bool:
         """Whether passes of a step change the next: the optimizer runs again, or backward is differentiated."""
         updates = sum(own for own, _ in itertools.groupby(one.use.optimizing for one in self.order))

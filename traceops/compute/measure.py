@@ -415,7 +415,7 @@ _SURE = 0.9  # of the launches and of the device's time that a fix saves, at lea
 _GONE = 0.97  # of its launches, at most
 _KNOWN = 0.75  # of the recorded step is what its replay at the recorded pace takes, and at most as much longer
 _ALIKE = 0.03  # of the step: paces whose replayed step is this near may all be the run's
-_LEAST_PACE = 0.4  # of the recorded time, what a host needs at least without the profiler (H200, 54 programs)
+LEAST_PACE = 0.4  # of the recorded time, what a host needs at least without the profiler (H200, 54 programs)
 _MOST_PACE = 0.85  # the same at most, where nothing shows that the host is the limit
 _BELOW, _ABOVE = 0.95, 1.08  # beyond the replayed step, where none was timed
 _DEVICE_LIMITS = 1.1  # step ÷ device time, up to which the device limits the step
@@ -502,7 +502,7 @@ def _unreplayed(loss: Loss, compute: RankCompute, step_ns: float) -> Loss:
 def _at_any_pace(loss: Loss, compute: RankCompute) -> Loss:
     """The loss with the step after its fix, where no unprofiled step was timed."""
     slowest = 1.0 if compute.bound == "host" else _MOST_PACE
-    likely = [at for at, pace in enumerate((*PACES, *PACES)) if _LEAST_PACE <= pace <= slowest]
+    likely = [at for at, pace in enumerate((*PACES, *PACES)) if LEAST_PACE <= pace <= slowest]
     least, most = (find(ns[at] for at in likely) for find, ns in zip((min, max), loss.paced_ns, strict=True))
     if loss.cause == "many_small_kernels":  # whose launches a CUDA graph may spare all
         least = min(least, compute.device_ns - loss.device_ns)
@@ -530,7 +530,7 @@ def _at_pace(loss: Loss, compute: RankCompute, steps_ns: Sequence[float]) -> Los
     paces = len(PACES)
     for first, step_ns in product((0, paces), steps_ns):  # by a share, and by the event
         now = np.array(compute.paced_ns[first : first + paces])
-        alike = (np.abs(now - step_ns) <= _ALIKE * step_ns) & (np.array(PACES) >= _LEAST_PACE)
+        alike = (np.abs(now - step_ns) <= _ALIKE * step_ns) & (np.array(PACES) >= LEAST_PACE)
         for after in loss.paced_ns:
             # What is beyond the slowest pace is neither the host's nor the device's, and stays.
             saved = now - np.array(after[first : first + paces])

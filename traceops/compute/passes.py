@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from itertools import groupby
 from typing import Literal
 
@@ -201,28 +201,34 @@ def _casts_of_kept_weights(kernels: Kernels) -> list[Judged]:
 
 
 def find_unfused(kernels: Kernels) -> None:
-    """Four and more kernels in a row over tensors of one size, where one would read and write them once."""
+    """Kernels in a row over tensors of one size, where one would read and write them once."""
     uses: dict[int, Judged] = {}
     saved = launches = 0.0
-    # Calls in a row that a compiler may fuse, in the order of launch
-    for chain in (list(calls) for fusable, calls in groupby(kernels.order, _fusable) if fusable):
-        numel = max(one.numel for one in chain)
-        wide = [one for one in chain if 2 * one.numel > numel and numel * 2 >= _LEAST_BYTES and one.cause is None]
+    for chain, turns in _chains(kernels):
+        gain = call_ns(chain) - turns * _least_of(chain, kernels)
+        if gain > 0:
+            saved += gain
+            launches += len(chain) - 2 * turns
+            uses |= {id(one): one for one in chain}
+    if saved > 0.02 * kernels.busy_ns:
+        kernels.claim("unfused_elementwise", uses.values(), saved, launches=launches)
+
+
+def _chains(kernels: Kernels) -> Iterator[tuple[list[Judged], int]]:
+    """Calls in a row that a compiler may fuse, in the order of launch, and how many chains alike they are."""
+    for row in (list(calls) for fusable, calls in groupby(kernels.order, _fusable) if fusable):
+        numel = max(one.numel for one in row)
+        wide = [one for one in row if 2 * one.numel > numel and numel * 2 >= _LEAST_BYTES and one.cause is None]
         large = [one for one in wide if not leaves_idle(one, kernels)]  # its few blocks are what makes that slow
         # One call again and again is a loop, and so is a chain whose calls all come several times: one chain a turn.
         runs = (list(run) for _, run in groupby(large, key=id))
         large = [one for run in runs if len(run) <= _LEAST_CHAIN for one in run]
         turns = min(Counter(map(id, large)).values(), default=1)
-        if len(large) < _LEAST_CHAIN * turns:
-            continue
-        gain = call_ns(large) - turns * _least_of(large, kernels)
-        if gain <= 0:
-            continue
-        saved += gain
-        launches += len(large) - 2 * turns
-        uses |= {id(one): one for one in large}
-    if saved > 0.02 * kernels.busy_ns:
-        kernels.claim("unfused_elementwise", uses.values(), saved, launches=launches)
+        sums = any(
+            one.kind in ("norm", "reduction", "softmax") for one in large
+        )  # what they add to is often read again
+        if len(large) >= (_LEAST_CHAIN if sums else _LEAST_CHAIN - 1) * turns:
+            yield large, turns
 
 
 def _fusable(one: Judged) -> bool:

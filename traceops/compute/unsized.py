@@ -113,8 +113,9 @@ def find_converted_layouts(kernels: Kernels) -> None:
     converted = kernels.free(lambda one: any(map(converts_layout, one.use.kernels)))
     saved = sum(one.use.kernel_ns_of(converts_layout) * one.calls / one.use.calls for one in converted)
     norms = kernels.free(lambda one: any(map(_NORM_FIRST.search, one.use.kernels)))
-    grouped = any("group_norm" in one.use.name for one in kernels.all)  # these take longer with channels last
-    if grouped or saved <= (_CONVERTED if norms else _MUCH) * kernels.busy_ns:  # three channels are converted anyway
+    if (
+        kernels.norms_groups or saved <= (_CONVERTED if norms else _MUCH) * kernels.busy_ns
+    ):  # three channels are converted anyway
         return
     kernels.claim("channels_first_layout", [*converted, *norms], saved + _OF_NORMS * time_of(norms))
 

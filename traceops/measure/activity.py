@@ -225,15 +225,10 @@ def find_activity(events: Events, own_kernels: tuple[str, ...] = (), backend: st
 
 def _runs_on_gpu(events: Events) -> bool:
     """Whether the host calls operators that run on a GPU only, or waits for a GPU's context."""
-    operators = events.in_cats(*host_rows.OPERATOR_CATS)
-    if np.count_nonzero(operators[host_rows.rows_named(events, _ONLY_ON_GPU)]):
-        return True
-    allocations = host_rows.rows_named(events, _ALLOCATION)
-    if np.count_nonzero(operators[allocations] & (events.dur[allocations] > _CONTEXT_NS)):
-        return True
-    return bool(np.count_nonzero(operators[host_rows.rows_named(events, _ON_MPS)])) and not len(
-        host_rows.rows_named(events, _NESTED)
-    )
+    operators, allocations = events.in_cats(*host_rows.OPERATOR_CATS), host_rows.rows_named(events, _ALLOCATION)
+    context = operators[allocations] & (events.dur[allocations] > _CONTEXT_NS)
+    on_mps = operators[host_rows.rows_named(events, _ON_MPS)].any() and not len(host_rows.rows_named(events, _NESTED))
+    return bool(operators[host_rows.rows_named(events, _ONLY_ON_GPU)].any() or context.any() or on_mps)
 
 
 def _launch_of(events: Events, rows: Int, calls: Int) -> Int:

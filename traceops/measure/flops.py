@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from traceops.compute.work import ONE_GRADIENT
-from traceops.core.arrays import Int, median
+from traceops.core.arrays import Int
 from traceops.core.text import pattern
 from traceops.measure.activity import COMPUTE, Activity
 from traceops.measure.steps import StepBounds
@@ -101,7 +101,7 @@ Dims = Sequence[Any]
 
 
 class RankFlops(Struct, frozen=True):
-    """Of one rank, a step: the median over its steps. None where it is not known, for the reason in `why`. model: what
+    """Of one rank, a step: the mean over its steps. None where it is not known, for the reason in `why`. model: what
     the model asks for. recomputed: operations of forward passes that backward repeats (activation checkpointing), which
     come on top. A product of m x k and k x n counts 2 m k n; attention counts its two products in full, causal or not,
     and twice as much in backward. Other operators count nothing. precision: of the products, None where the kernels'
@@ -146,7 +146,7 @@ def measure_flops(events: Events, activity: Activity, steps: StepBounds) -> Rank
     model, repeated = (
         np.bincount(step[chosen], weights=work[chosen], minlength=len(steps)) for chosen in (~again, again)
     )
-    return RankFlops(median(model), median(repeated), precision=precision)
+    return RankFlops(float(model.mean()), float(repeated.mean()), precision=precision)
 
 
 @lru_cache(maxsize=1 << 12)

@@ -100,6 +100,7 @@ class RankSummary(Struct, frozen=True):
     # alone.
     exchanges_of_gpu: bool
     kernels_lost: bool = False  # kernels were launched, and the trace holds none of them
+    gpu_calls: bool = False  # calls of its runtime were recorded
     unrecorded_gpu: bool = False  # its memory events lie on a GPU, of which the trace holds nothing else
     through_host: bool = False  # gloo exchanges what is on the GPU: no collective runs there, and hosts wait for it
     hta_agreement: HtaAgreement | None = None  # None where HTA's own code was not asked
@@ -194,6 +195,7 @@ def summarize(
         copies=measure_copies(events, activity, steps, lane),
         exchanges_of_gpu=activity.on_gpu and len(activity.host.waits_of_exchanges) > 0,
         kernels_lost=activity.lost,
+        gpu_calls=len(activity.host.launches) > 0,
         unrecorded_gpu=not activity.on_gpu and trace.meta.profile_memory and read_memory_events(file.path) is not None,
         through_host=through_host,
         passes=find_passes(events, activity),

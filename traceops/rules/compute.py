@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from traceops.across.cross_rank import CrossRank
 from traceops.compute.attainable import HalfType, half_type_of
+from traceops.compute.measure import LEAST_PACE, PACES
 from traceops.compute.model import Loss, RankCompute, judged_rank
 from traceops.core.claims import Claim, reason
 from traceops.core.facts import Fact
@@ -82,7 +83,8 @@ class LaunchedBy(KernelClaim, frozen=True, kw_only=True):
 
 _OF_LAUNCHES = ("many_small_kernels", "optimizer_loop")
 _SOME = 0.1  # of what a fix saves of the device's time: less of it in the step is little
-_WHOLE = 1.05  # times what the device does: in a longer step it waits, and a fix of kernels brings no shorter one
+_WHOLE = 1.05  # times what the device does: in a longer step it waits; a shorter one does less than the mean of all
+_OF_TYPICAL = 1.5  # times a typical step: longer kernels, in the mean of all steps, are of other steps
 _LITTLE = 0.1  # of the step: kernels that take less of it are not told as slow
 _NOTICED = 0.03  # of the step: a fix that saves less is no finding
 _NEARLY_ALL = 0.9  # of what the device loses, that the step gets shorter by: nothing more to tell
@@ -101,11 +103,6 @@ SMALL = described("compute", "TO-K007")
 SPEED = described("compute", "TO-K008")
 RULES = (TYPES, ATTENTION, SHAPES, FUSION, INDEXING, RECOMPUTATION, SMALL, SPEED)
 OF_CAUSE: dict[str, Rule] = {cause: rule for rule in RULES for cause, _ in rule.by_cause}
-
-
-def advice_of(cause: str) -> str:
-    """What to do about a loss, whether it is a finding or not."""
-    return OF_CAUSE[cause].advice_for(cause) if cause in OF_CAUSE else texts("compute", "kernel_loss")[f"do.{cause}"]
 
 
 def why_unrated(compute: RankCompute) -> str:
@@ -129,8 +126,10 @@ def judge(inputs: Inputs) -> list[Verdict]:
     computes = {rank: one.compute for rank, one in own.items() if one.compute is not None}
     rank = judged_rank(computes)
     compute = computes[rank]
+    if (times := inputs.run.times_of(rank)) is not None and compute.device_ns > _OF_TYPICAL * 1e6 * times.step_ms:
+        return [rule.not_evaluated(reason("compute", "other_steps")) for rule in RULES]
     known = compute.rates != "assumed"
-    why, clear = why_unrated(compute), reason("compute", "no_loss", bound=BOUNDS.busy_pct[0])
+    why, clear = why_unrated(compute), reason("compute", "no_loss", bound=BOUNDS.busy_pct[0], step=100 * _NOTICED)
     found = _findings(compute, rank, inputs) if known else []
     verdicts = [_verdict(rule, found, rule.not_evaluated(why) if why else rule.clear(clear)) for rule in RULES[:-1]]
     rated = not why or compute.impossible or (known and compute.efficiency is not None)
@@ -146,7 +145,7 @@ def _findings(compute: RankCompute, rank: int, inputs: Inputs) -> list[Finding]:
 
 
 def of_launches(found: Finding, rule: Rule, compute: RankCompute | None) -> Finding:
-    """A finding that the host launches late, with the loop, optimizer or batch that most of its launches are for."""
+    """A finding that the host launches late, with the loop or optimizer that many of its launches are for."""
     if compute is None or found.advice != rule.advice:
         return found
     mine = [loss for loss in compute.losses if loss.cause in _OF_LAUNCHES]
@@ -154,7 +153,8 @@ def of_launches(found: Finding, rule: Rule, compute: RankCompute | None) -> Find
     if most is None or 100 * most.launches < BOUNDS.launches_pct * compute.launches:
         return found
     where = f" {LaunchedBy(operators=most.operators[:3]).message()}" if most.operators else ""
-    return replace(found, advice=f"{advice_of(most.cause)}{where}")
+    advice = OF_CAUSE[most.cause].advice_for(most.cause) if most.cause in OF_CAUSE else found.advice
+    return replace(found, advice=f"{advice}{where}")
 
 
 def _verdict(rule: Rule, found: Sequence[Finding], otherwise: Verdict) -> Verdict:
@@ -199,7 +199,9 @@ def _fitting_advice(claim: KernelLoss, loss: Loss) -> str:
     """What fits better than its cause's advice; '' for nothing."""
     if claim.half == "fp16":
         return claim.part("do.autocast_fp16")
-    convolves = loss.cause == "float32_products" and loss.operators and all("conv" in name for name in loss.operators)
+    if loss.cause == "scatter_or_sort" and loss.launches:  # fills of new memory
+        return claim.part("do.fills")
+    convolves = loss.cause == "float32_products" and "conv" in loss.operators[0]  # which take most of the time
     return claim.part("do.tf32_convolutions" if convolves else f"do.{claim.form}")
 
 
@@ -239,7 +241,7 @@ def _form(loss: Loss) -> str:
 def _effect(loss: Loss, compute: RankCompute, step_ns: float, timed: bool) -> str | None:
     """What the fix does to the step, where that says more than what the device loses. timed: it is known what steps
     take unprofiled."""
-    if _is_certain(loss, compute) and step_ns <= _WHOLE * compute.device_ns:
+    if _is_certain(loss, compute) and compute.device_ns / _WHOLE <= step_ns <= _WHOLE * compute.device_ns:
         return "certain"
     if not _is_replayed(loss, compute):
         return None
@@ -252,12 +254,12 @@ def _is_replayed(loss: Loss, compute: RankCompute) -> bool:
 
 
 def _gain_ns(loss: Loss, compute: RankCompute) -> float:
-    """By how much the fix makes the replayed step shorter at the pace at which that is most; no more than the device
-    loses, but for a loop that costs the host most."""
+    """By how much the fix makes the replayed step shorter at the likely pace at which that is most; no more than the
+    device loses, but for a loop that costs the host most."""
     if not _is_replayed(loss, compute):
         return loss.device_ns
-    after = loss.paced_ns[0] if loss.paced_ns else ()
-    gain = max((now - then for now, then in zip(compute.paced_ns, after, strict=False)), default=0.0)
+    paced = zip((*PACES, *PACES), compute.paced_ns, loss.paced_ns[0] if loss.paced_ns else (), strict=False)
+    gain = max((now - then for pace, now, then in paced if pace >= LEAST_PACE), default=0.0)
     return gain if loss.cause == "optimizer_loop" else min(gain, loss.device_ns)
 
 

@@ -155,7 +155,6 @@ _HOST_EVENT = re.compile(
 )
 _END = re.compile(rb'"Record Window End"[^{}]{0,200}?"ts"\s*:\s*([0-9.]+)')  # kineto's last event
 _TAIL = 1 << 16
-_DIGITS = re.compile(r"\d+")
 
 
 def process_of(head: bytes) -> int | None:
@@ -166,13 +165,12 @@ def process_of(head: bytes) -> int | None:
 
 def with_processes(candidates: Sequence[Candidate]) -> list[Candidate]:
     """The candidates, with a process only where several of them are of it. Such files name no rank, lie in one folder,
-    have one pid and one name but for its digits (trace_7.json and trace_12.json, by their steps), and each begins
-    behind the end of the one before. Ranks of containers that have one pid record at the same time."""
-    alike: dict[tuple[str, str, int], list[Candidate]] = defaultdict(list)
+    have one pid, and each begins behind the end of the one before. Ranks of containers that have one pid record at
+    the same time."""
+    alike: dict[tuple[str, int], list[Candidate]] = defaultdict(list)
     for one in candidates:
         if one.process is not None and one.rank_in_name is None and one.rank_inside is None and not one.summarized:
-            path = PurePosixPath(one.trace)
-            alike[str(path.parent), _DIGITS.sub("#", path.name), one.process].append(one)
+            alike[str(PurePosixPath(one.trace).parent), one.process].append(one)
     same = {one.path for own in alike.values() if len(own) > 1 and _in_turn(own) for one in own}
     return [one if one.path in same else replace(one, process=None) for one in candidates]
 

@@ -18,7 +18,7 @@ from traceops.render.report.figures import Figure, axis, dots, laid_out, line, w
 from traceops.render.report.terms import say, say_first, section_of
 from traceops.report.inventory import ComputeRows, OperatorRow, RoofRows
 from traceops.report.model import Report
-from traceops.rules.compute import BOUNDS, SPEED, advice_of
+from traceops.rules.compute import BOUNDS, SPEED
 
 _MOST_PLACES = 12  # whose operators unfold
 _MOST_OPERATORS = 20
@@ -60,7 +60,7 @@ class PlaceTime(Struct, frozen=True):
 
 def efficiency_of(report: Report) -> float | None:
     """How fast kernels are, in percent of what is attainable on their GPU; None where that or the GPU is unknown."""
-    if report.compute is UNSET or report.compute.rates == "assumed":
+    if report.compute is UNSET or report.compute.rates == "assumed" or why_unrated(report):
         return None
     return report.compute.efficiency_pct
 
@@ -98,15 +98,13 @@ def compute(report: Report, shown: Sequence[int]) -> Section | None:
     rows = report.compute
     words = report.summary.step_words
     facts = {"rank": rows.rank, "busy": rows.busy_ms, "attainable": rows.attainable_ms, "rates": rows.rates}
-    blocks: list[Block] = [text(say("compute", "rated", words, efficiency=rows.efficiency_pct, **facts))]
-    if any(loss.device_ms > _LEAST_PCT / 100 * rows.busy_ms for loss in rows.losses):
-        # One row per cause, with what its fix saves and changes.
+    blocks: list[Block] = [text(say("compute", "rated", words, efficiency=efficiency_of(report), **facts))]
+    if losses := [loss for loss in rows.losses if loss.device_ms > _LEAST_PCT / 100 * rows.busy_ms]:
         cells = {
             "cause": lambda row: Cell(row.cause.replace("_", " ")),
             "where": lambda row: name(", ".join(row.where)),
-            "do": lambda row: Cell(advice_of(row.cause)),
         }
-        blocks.append(TableBlock(table_of("losses", rows.losses, report.summary.step_words, make=cells)))
+        blocks.append(TableBlock(table_of("losses", losses, report.summary.step_words, make=cells)))
     if (figure := roofline_figure(report)) is not None:
         blocks += [soft(say("compute", "roofline")), Chart("roofline", say("compute", "chart"), figure)]
     places = place_times(rows)
