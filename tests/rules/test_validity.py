@@ -429,10 +429,19 @@ def test_collectives_of_nccl_say_that_kernels_are_missing(analysed, names, backe
     assert [finding.rule for finding in report.findings if finding.rule == "TO-V008"] == ["TO-V008"] * lost
 
 
+@pytest.mark.parametrize(("calls", "said"), [((), "Record the GPU too"), (("cudaLaunchKernel",), "gave no kernels")])
+def test_who_recorded_the_gpus_calls_is_not_told_to_record_them(analysed, calls, said):
+    launches = [event(name, 1.05e6, 5, "cuda_runtime", correlation=7) for name in calls]
+    report = analysed(event("nccl:all_reduce", 1.05e6, 5), *launches, devices=())
+    [found] = [finding for finding in report.findings if finding.rule == "TO-V008"]
+    assert said in found.advice
+
+
 def test_idle_time_of_a_gpu_that_was_not_recorded_is_not_told():
     """71 % of such a rank's step was said to be 'launched late'."""
     one, other = (
-        SimpleNamespace(rank=rank, kernels_lost=rank == 1, on_gpu=rank == 0, unrecorded_gpu=False) for rank in (0, 1)
+        SimpleNamespace(rank=rank, kernels_lost="recorded" * rank, on_gpu=not rank, unrecorded_gpu=False)
+        for rank in (0, 1)
     )
     for summary in (one, other):
         summary.meta, summary.copies = SimpleNamespace(device=None), SimpleNamespace(kinds=())

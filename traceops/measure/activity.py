@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from msgspec import Struct
@@ -135,12 +136,15 @@ _NOTED = re.compile(r"^(?:nccl|rccl):")
 _CELLS_A_CALL = 16  # ids spread wider than this are numbered anew before they index a table
 
 
+Lost = Literal["", "recorded", "unrecorded"]  # kernels that ran: whether anything of the GPU was recorded
+
+
 class Activity(Struct, frozen=True, dict=True):
     """Intervals on device lanes, in the trace's order: GPU streams, or threads where there is no GPU. `launch` is the
     row of the host call that launched it, -1 where the trace holds none; `launched` when that call began, or else the
-    activity itself. `host` has the rows of the host's events. `lost` says that the host launched kernels, or called
-    operators that do, of which the trace holds none. `through_host`: the host runs the collectives of what is on its
-    GPU (gloo); the row of one is the backend's note, which lasts longer, and it is launched when its call is over."""
+    activity itself. `host` has the rows of the host's events. `through_host`: the host runs the collectives of what is
+    on its GPU (gloo); the row of one is the backend's note, which lasts longer, and it is launched when its call is
+    over."""
 
     on_gpu: bool
     row: Int
@@ -150,7 +154,7 @@ class Activity(Struct, frozen=True, dict=True):
     launch: Int
     launched: Int
     host: host_rows.HostRows
-    lost: bool = False
+    lost: Lost = ""
     through_host: bool = False
 
     @property
@@ -195,7 +199,8 @@ def find_activity(events: Events, own_kernels: tuple[str, ...] = (), backend: st
         lost = lost or _runs_on_gpu(events)
         lost = lost or len(host_rows.rows_named(events, _NOTED)) > 0
         lost = lost or (backend == "nccl" and len(host_rows.rows_named(events, _CPU_COMM_FALLBACK)) > 0)
-        return _cpu_activity(events, host, lost)
+        seen = len(gpu) or np.count_nonzero(events.in_cats(*host_rows.LAUNCH_CATS, "cuda_profiler_range"))
+        return _cpu_activity(events, host, "" if not lost else "recorded" if seen else "unrecorded")
     start = events.ts.take(gpu)
     launch = _launch_of(events, gpu, host.launches)
     launched = np.where(launch >= 0, events.ts.take(launch), start)
@@ -256,7 +261,7 @@ def _launch_of(events: Events, rows: Int, calls: Int) -> Int:
     return launch.take(np.where((sought >= 0) & (sought < span), sought, span))
 
 
-def _cpu_activity(events: Events, host: host_rows.HostRows, lost: bool) -> Activity:
+def _cpu_activity(events: Events, host: host_rows.HostRows, lost: Lost) -> Activity:
     comm = host.exchanged
     if not len(comm):
         comm = host_rows.rows_named(events, _CPU_COMM_FALLBACK)

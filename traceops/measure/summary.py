@@ -14,7 +14,7 @@ from traceops.compute.model import RankCompute
 from traceops.core.arrays import Int, numbered, uniques
 from traceops.core.errors import FileError
 from traceops.core.words import StepsBy
-from traceops.measure.activity import COMM, COMPUTE, Activity, find_activity
+from traceops.measure.activity import COMM, COMPUTE, Activity, Lost, find_activity
 from traceops.measure.copies import RankCopies, measure_copies
 from traceops.measure.detail import measure_detail
 from traceops.measure.exchanges import find_exchanges
@@ -99,7 +99,7 @@ class RankSummary(Struct, frozen=True):
     # Whether what gloo exchanges waits for the GPU, so that it is not the host's own data, beside NCCL's collectives or
     # alone.
     exchanges_of_gpu: bool
-    kernels_lost: bool = False  # kernels were launched, and the trace holds none of them
+    kernels_lost: Lost = ""  # kernels were launched, and the trace holds none of them
     unrecorded_gpu: bool = False  # its memory events lie on a GPU, of which the trace holds nothing else
     through_host: bool = False  # gloo exchanges what is on the GPU: no collective runs there, and hosts wait for it
     hta_agreement: HtaAgreement | None = None  # None where HTA's own code was not asked

@@ -258,6 +258,8 @@ def judge(inputs: Inputs) -> list[Verdict]:
     if not run.unlike:
         return [UNLIKE_STEPS.clear(reason("steps", "alike", count=len(every)))]
     odd = _odd_steps(inputs, len(every))
+    if max(len(every), odd.timed.steps) < _SEVERAL:
+        return [UNLIKE_STEPS.not_evaluated(reason("steps", "too_few", count=len(every)))]
     seen_often = odd.timed.spells > 1 and not odd.once
     share = odd.timed.share_pct * (1.0 if odd.other is None else odd.other.left)
     severity: Severity = "info"
@@ -333,7 +335,8 @@ def _odd_steps(inputs: Inputs, recorded: int) -> _Odd:
 
 def _claim(odd: _Odd, *, seen_often: bool) -> LongSteps:
     run, took, alike, other = odd.run, odd.took, odd.alike, odd.other
-    says_why = not odd.held and odd.cause not in _UNEXPLAINED
+    alone = odd.cause == "host" and len(run.ranks) == 1  # a host is always longer in a long step
+    says_why = not odd.held and odd.cause not in _UNEXPLAINED and not alone
     several = len(alike) > 1
     place, longer = odd.region if odd.region and says_why else (None, None)
     cause = "host_itself" if odd.cause == "host" and not odd.worst.summary.on_gpu else odd.cause

@@ -210,7 +210,7 @@ def judge_missing(
 ) -> Verdict:
     """TO-V001; asked about one file, missing ranks are only worth a remark. failures: why, where run.json says so.
     unusable: files were left out, which TO-V002 names."""
-    if not (missing := sorted(set(range(world)) - set(present))):
+    if world <= len(present) or not (missing := sorted(set(range(world)) - set(present))):
         return MISSING_RANKS.clear(reason("validity", "all_present", world=world))
     causes = by_cause([failure for failure in failures if failure.rank in set(missing)])
     failed = " ".join(
@@ -300,7 +300,9 @@ def judge_kernels(ranks: Sequence[RankSummary]) -> Verdict:
         return KERNELS_MISSING.clear(reason("validity", "kernels_present"))
     evidence = [Evidence(Fact.RANKS_WITHOUT_GPU_ACTIVITY, len(lost), "ranks", 0)]
     claim = validity_claims.KernelsMissing(ranks=tuple(lost))
-    return KERNELS_MISSING.verdict(KERNELS_MISSING.finding("warning", "high", claim, evidence, ranks=lost))
+    cause = "recorded" if "unrecorded" not in {summary.kernels_lost for summary in ranks} else None
+    found = KERNELS_MISSING.finding("warning", "high", claim, evidence, ranks=lost, cause=cause)
+    return KERNELS_MISSING.verdict(found)
 
 
 def judge_communication(ranks: Sequence[RankSummary], world: int, words: StepWords) -> Verdict:
