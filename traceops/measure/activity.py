@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 from msgspec import Struct
@@ -136,15 +135,12 @@ _NOTED = re.compile(r"^(?:nccl|rccl):")
 _CELLS_A_CALL = 16  # ids spread wider than this are numbered anew before they index a table
 
 
-Lost = Literal["", "recorded", "unrecorded"]  # kernels that ran: whether anything of the GPU was recorded
-
-
 class Activity(Struct, frozen=True, dict=True):
     """Intervals on device lanes, in the trace's order: GPU streams, or threads where there is no GPU. `launch` is the
     row of the host call that launched it, -1 where the trace holds none; `launched` when that call began, or else the
-    activity itself. `host` has the rows of the host's events. `through_host`: the host runs the collectives of what is
-    on its GPU (gloo); the row of one is the backend's note, which lasts longer, and it is launched when its call is
-    over."""
+    activity itself. `host` has the rows of the host's events. `lost` says that the host launched kernels, or called
+    operators that do, of which the trace holds none. `through_host`: the host runs the collectives of what is on its
+    GPU (gloo); the row of one is the backend's note, which lasts longer, and it is launched when its call is over."""
 
     on_gpu: bool
     row: Int
@@ -154,7 +150,7 @@ class Activity(Struct, frozen=True, dict=True):
     launch: Int
     launched: Int
     host: host_rows.HostRows
-    lost: Lost = ""
+    lost: bool = False
     through_host: bool = False
 
     @property
@@ -199,8 +195,7 @@ def find_activity(events: Events, own_kernels: tuple[str, ...] = (), backend: st
         lost = lost or _runs_on_gpu(events)
         lost = lost or len(host_rows.rows_named(events, _NOTED)) > 0
         lost = lost or (backend == "nccl" and len(host_rows.rows_named(events, _CPU_COMM_FALLBACK)) > 0)
-        seen = len(gpu) or np.count_nonzero(events.in_cats(*host_rows.LAUNCH_CATS, "cuda_profiler_range"))
-        return _cpu_activity(events, host, "" if not lost else "recorded" if seen else "unrecorded")
+        return _cpu_activity(events, host, lost)
     start = events.ts.take(gpu)
     launch = _launch_of(events, gpu, host.launches)
     launched = np.where(launch >= 0, events.ts.take(launch), start)
@@ -230,15 +225,10 @@ def find_activity(events: Events, own_kernels: tuple[str, ...] = (), backend: st
 
 def _runs_on_gpu(events: Events) -> bool:
     """Whether the host calls operators that run on a GPU only, or waits for a GPU's context."""
-    operators = events.in_cats(*host_rows.OPERATOR_CATS)
-    if np.count_nonzero(operators[host_rows.rows_named(events, _ONLY_ON_GPU)]):
-        return True
-    allocations = host_rows.rows_named(events, _ALLOCATION)
-    if np.count_nonzero(operators[allocations] & (events.dur[allocations] > _CONTEXT_NS)):
-        return True
-    return bool(np.count_nonzero(operators[host_rows.rows_named(events, _ON_MPS)])) and not len(
-        host_rows.rows_named(events, _NESTED)
-    )
+    operators, allocations = events.in_cats(*host_rows.OPERATOR_CATS), host_rows.rows_named(events, _ALLOCATION)
+    context = operators[allocations] & (events.dur[allocations] > _CONTEXT_NS)
+    on_mps = operators[host_rows.rows_named(events, _ON_MPS)].any() and not len(host_rows.rows_named(events, _NESTED))
+    return bool(operators[host_rows.rows_named(events, _ONLY_ON_GPU)].any() or context.any() or on_mps)
 
 
 def _launch_of(events: Events, rows: Int, calls: Int) -> Int:
@@ -261,7 +251,7 @@ def _launch_of(events: Events, rows: Int, calls: Int) -> Int:
     return launch.take(np.where((sought >= 0) & (sought < span), sought, span))
 
 
-def _cpu_activity(events: Events, host: host_rows.HostRows, lost: Lost) -> Activity:
+def _cpu_activity(events: Events, host: host_rows.HostRows, lost: bool) -> Activity:
     comm = host.exchanged
     if not len(comm):
         comm = host_rows.rows_named(events, _CPU_COMM_FALLBACK)

@@ -14,7 +14,7 @@ from traceops.compute.model import RankCompute
 from traceops.core.arrays import Int, numbered, uniques
 from traceops.core.errors import FileError
 from traceops.core.words import StepsBy
-from traceops.measure.activity import COMM, COMPUTE, Activity, Lost, find_activity
+from traceops.measure.activity import COMM, COMPUTE, Activity, find_activity
 from traceops.measure.copies import RankCopies, measure_copies
 from traceops.measure.detail import measure_detail
 from traceops.measure.exchanges import find_exchanges
@@ -99,7 +99,8 @@ class RankSummary(Struct, frozen=True):
     # Whether what gloo exchanges waits for the GPU, so that it is not the host's own data, beside NCCL's collectives or
     # alone.
     exchanges_of_gpu: bool
-    kernels_lost: Lost = ""  # kernels were launched, and the trace holds none of them
+    kernels_lost: bool = False  # kernels were launched, and the trace holds none of them
+    gpu_calls: bool = False  # calls of its runtime were recorded
     unrecorded_gpu: bool = False  # its memory events lie on a GPU, of which the trace holds nothing else
     through_host: bool = False  # gloo exchanges what is on the GPU: no collective runs there, and hosts wait for it
     hta_agreement: HtaAgreement | None = None  # None where HTA's own code was not asked
@@ -194,6 +195,7 @@ def summarize(
         copies=measure_copies(events, activity, steps, lane),
         exchanges_of_gpu=activity.on_gpu and len(activity.host.waits_of_exchanges) > 0,
         kernels_lost=activity.lost,
+        gpu_calls=len(activity.host.launches) > 0,
         unrecorded_gpu=not activity.on_gpu and trace.meta.profile_memory and read_memory_events(file.path) is not None,
         through_host=through_host,
         passes=find_passes(events, activity),

@@ -98,7 +98,7 @@ def _evaluated(run: CrossRank, checks: Sequence[Check]) -> set[str]:
 def _may_have_launched(summary: RankSummary, *, on_cpu: bool) -> bool:
     """Whether the trace shows a GPU, of which it holds neither kernels nor calls: whether it was used is not known."""
     shown = summary.meta.device is not None or summary.unrecorded_gpu
-    return not on_cpu and shown and not summary.on_gpu and not summary.kernels_lost
+    return not on_cpu and shown and not (summary.on_gpu or summary.gpu_calls or summary.kernels_lost)
 
 
 def _unjudged_pct(times: RankTimes, open_buckets: Sequence[str], *, on_cpu: bool) -> dict[str, float]:

@@ -292,8 +292,8 @@ def judge_outside_torch(inputs: Inputs) -> Verdict:
         late = min(spent + cost, times.mean_ms("idle_host"))
         if plain_ms is not None or severity_of(100 * late / step, *BOUNDS.outside_pct) is None:
             return OUTSIDE_TORCH.clear(reason("idle", "little", **numbers))
-        why = reason("idle", "outside_recording", late=late, window=words is WINDOW)
-        return OUTSIDE_TORCH.not_evaluated(why, "may_be_recording")
+        facts = {"late": late, "cost": cost if cost < late else None, "window": words is WINDOW, "all": cost >= late}
+        return OUTSIDE_TORCH.not_evaluated(reason("idle", "outside_recording", **facts), "may_be_recording")
     rank, ms = times.summary.rank, stored(spent)
     graded: Severity = severity if plain_ms is not None else min(severity, "warning", key=SEVERITIES.index)
     confidence: Confidence = "high" if plain_ms is not None else "medium"

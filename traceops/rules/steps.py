@@ -335,18 +335,17 @@ def _odd_steps(inputs: Inputs, recorded: int) -> _Odd:
 
 def _claim(odd: _Odd, *, seen_often: bool) -> LongSteps:
     run, took, alike, other = odd.run, odd.took, odd.alike, odd.other
-    alone = odd.cause == "host" and len(run.ranks) == 1  # a host is always longer in a long step
-    says_why = not odd.held and odd.cause not in _UNEXPLAINED and not alone
+    itself = odd.cause == "host" and not odd.worst.summary.on_gpu
+    says_why = not odd.held and odd.cause not in _UNEXPLAINED and not (itself and len(run.ranks) == 1)
     several = len(alike) > 1
     place, longer = odd.region if odd.region and says_why else (None, None)
-    cause = "host_itself" if odd.cause == "host" and not odd.worst.summary.on_gpu else odd.cause
     claim = LongSteps(
         steps=run.unlike,
         took=took[0] if len(took) == 1 else None,
         most=max(took) if len(took) > 1 else None,
         typical=run.step_ms,
         waits_for_core=odd.held[0] if odd.held else None,
-        does=cause if says_why else None,
+        does=("host_itself" if itself else odd.cause) if says_why else None,
         ranks=tuple(alike),
         all_ranks=several and len(alike) == len(run.ranks),
         place=place,

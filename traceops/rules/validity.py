@@ -296,13 +296,13 @@ _MOST_KERNELS = 5  # named where none is known as communication
 
 def judge_kernels(ranks: Sequence[RankSummary]) -> Verdict:
     """TO-V008: operators of the host stand in for the device's work, so nothing is known of the device."""
-    if not (lost := [summary.rank for summary in ranks if summary.kernels_lost]):
+    if not (lost := {summary.rank: summary.gpu_calls for summary in ranks if summary.kernels_lost}):
         return KERNELS_MISSING.clear(reason("validity", "kernels_present"))
     evidence = [Evidence(Fact.RANKS_WITHOUT_GPU_ACTIVITY, len(lost), "ranks", 0)]
     claim = validity_claims.KernelsMissing(ranks=tuple(lost))
-    cause = "recorded" if "unrecorded" not in {summary.kernels_lost for summary in ranks} else None
-    found = KERNELS_MISSING.finding("warning", "high", claim, evidence, ranks=lost, cause=cause)
-    return KERNELS_MISSING.verdict(found)
+    found = KERNELS_MISSING.finding("warning", "high", claim, evidence, ranks=tuple(lost))
+    advice = KERNELS_MISSING.advice_for("calls" if any(lost.values()) else None)
+    return KERNELS_MISSING.verdict(replace(found, advice=advice))
 
 
 def judge_communication(ranks: Sequence[RankSummary], world: int, words: StepWords) -> Verdict:
