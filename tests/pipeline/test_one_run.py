@@ -55,6 +55,13 @@ def assert_not_clean(report):
     assert card_of(report).level in ("warning", "error")
 
 
+def test_a_rank_of_a_world_that_nothing_records_misses_no_others(tmp_path):
+    """'1 of 2 ranks has no trace: 0', from a rank's number alone."""
+    write(tmp_path / "trace.json", 1, world=None)
+    report = analyze(tmp_path)
+    assert not said(report, "TO-V001") and not report.run.ranks_missing
+
+
 def test_one_run_is_not_doubted(tmp_path):
     for rank in (0, 1):
         write(tmp_path / f"rank_{rank}.json", rank, begin_us=3 * rank)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from traceops.render.report.card import card_of
 from traceops.render.report.compute import kernels_sentence
 from traceops.render.report.first_screen import aligned_steps, dense_stretches, first_screen
 from traceops.render.report.html import describe, render_html
-from traceops.render.report.lead import cure_of, lead_finding, not_evaluated
+from traceops.render.report.lead import cure_of, lead_finding
 from traceops.render.report.step_sections import ranks_table
 from traceops.render.report.terminal import describe_summary
 from traceops.render.svg.marks import lanes_plot
@@ -380,12 +379,7 @@ LEDGER = {
 
 def the_rules_that_could_not_be_evaluated_are_one_number(report: Report, page: str, text: str) -> None:
     count = count_checks(report.checks).not_evaluated
-    said = re.search(r"(\d+) checks? (?:was|were) not judged", text)
-    assert (int(said[1]) if said else 0) == count
     assert f"{count} not evaluated" in page
-    named = not_evaluated(report.checks)
-    assert bool(named) is bool(count)
-    assert "regressions" not in named  # no data of one run could decide these
 
 
 def findings_are_in_the_order_of_what_their_cure_saves(report: Report, page: str, text: str) -> None:
@@ -407,8 +401,9 @@ def what_a_finding_costs_is_among_its_numbers(report: Report, page: str, text: s
 
 def how_fast_kernels_are_is_said_once(report: Report, page: str, text: str) -> None:
     serious = any(one.severity != "info" for one in report.findings)
-    assert page.count(kernels_sentence(report)) == bool(report.steps)
-    assert text.count(kernels_sentence(report)) == bool(report.steps and not serious)
+    if said := kernels_sentence(report):
+        assert page.count(said) == bool(report.steps)
+        assert text.count(said) == bool(report.steps and not serious)
 
 
 CHECKS = (

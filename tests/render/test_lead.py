@@ -16,7 +16,6 @@ from traceops.core.findings import Check, Confidence, Evidence, Finding, Severit
 from traceops.core.units import ms_text
 from traceops.pipeline.analyze import analyze
 from traceops.render.report.card import LONGEST, actions_of, card_lines, card_of, judged_line, shortened, told_first
-from traceops.render.report.lead import not_evaluated
 from traceops.render.report.terminal import print_report
 from traceops.report.model import Card, Report
 from traceops.report.rows import WhatIfRow
@@ -91,7 +90,7 @@ def test_finding_without_ranks_or_impact_promises_nothing() -> None:
     assert (card.level, card.headline, card.fixed_ms, card.saved_pct) == ("warning", "The message", None, None)
 
 
-def test_clean_bill_names_what_was_not_evaluated() -> None:
+def test_checks_that_were_not_evaluated_leave_a_clean_bill() -> None:
     checks = [
         Check("TO-V001", "clear"),
         Check("TO-V006", "not_evaluated", "why"),
@@ -100,14 +99,6 @@ def test_clean_bill_names_what_was_not_evaluated() -> None:
     ]
     card = card_of(make_report(checks=checks))
     assert (card.level, card.rule) == ("clear", None) and card.headline.startswith("No problem found")
-    assert not_evaluated(checks) == ["TO-V006", "stragglers"]
-    assert not_evaluated([Check("TO-V001", "clear")]) == []
-
-
-def test_of_a_family_hardly_judged_a_number_is_said_and_no_list() -> None:
-    skipped = [Check(f"TO-M00{n}", "not_evaluated") for n in (1, 2, 3)]
-    assert not_evaluated([*skipped, Check("TO-M005", "clear")]) == ["3 rules of memory"]
-    assert not_evaluated([*skipped[:2], Check("TO-M005", "clear")]) == ["TO-M001", "TO-M002"]
 
 
 def test_a_finding_that_has_a_headline_opens_with_it() -> None:

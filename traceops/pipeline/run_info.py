@@ -30,7 +30,7 @@ def run_block(discovery: Discovery, ranks: Sequence[RankSummary]) -> Run:
     metas = [summary.meta for summary in ranks]
     present = [summary.rank for summary in ranks]
     world = world_size(discovery, ranks)
-    missing = runs_without(world, present)
+    missing = runs_without(world, present) if world > len(present) else ()
     hosts = manifest.get("hosts") or sorted(filter(None, set(rank_hosts(discovery, ranks).values())))
     steps, argv = sorted(numbered_steps(ranks)), manifest.get("argv")
     on_gpu = any(summary.on_gpu for summary in ranks)
@@ -119,12 +119,13 @@ def _text(manifest: dict[str, Any], key: str) -> str | None:
 
 
 def world_size(discovery: Discovery, ranks: Sequence[RankSummary]) -> int:
-    """Ranks of the job: from the manifest, the traces, or at least as many as the highest rank says."""
+    """Ranks of the job: from the manifest, the traces, or of several as many as the highest says. A trace alone whose
+    rank is above 0 says nothing of others."""
     known = discovery.manifest.get("world_size")
     if isinstance(known, int) and known > 0:
         return known
     inside = [summary.meta.world_size for summary in ranks if summary.meta.world_size]
-    return max([*inside, max(summary.rank for summary in ranks) + 1 if not inside else 1])
+    return max(inside, default=max(summary.rank for summary in ranks) + 1 if len(ranks) > 1 else 1)
 
 
 def rank_hosts(discovery: Discovery, ranks: Sequence[RankSummary]) -> dict[int, str | None]:

@@ -210,7 +210,7 @@ def judge_missing(
 ) -> Verdict:
     """TO-V001; asked about one file, missing ranks are only worth a remark. failures: why, where run.json says so.
     unusable: files were left out, which TO-V002 names."""
-    if not (missing := sorted(set(range(world)) - set(present))):
+    if world <= len(present) or not (missing := sorted(set(range(world)) - set(present))):
         return MISSING_RANKS.clear(reason("validity", "all_present", world=world))
     causes = by_cause([failure for failure in failures if failure.rank in set(missing)])
     failed = " ".join(

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
 
 from msgspec import UNSET, Struct
 
 from traceops.across.replay.what_if import WORK_SHARED
 from traceops.core.facts import Fact
-from traceops.core.findings import Check, Finding
+from traceops.core.findings import Finding
 from traceops.core.words import WINDOW
 from traceops.render.report.coverage import check_of
 from traceops.render.report.whole_run import undisturbed_of
 from traceops.report.model import Report
 from traceops.rules.idle import HOST_BOUND, INPUT_BOUND
 from traceops.rules.idle_findings import COMPILING, FIRST_USE
-from traceops.rules.registry import Family, family_of, rule_of
+from traceops.rules.registry import family_of, rule_of
 from traceops.rules.stragglers import SLOW_GROUP
 from traceops.rules.validity_time import UNALIGNED_CLOCKS
 
@@ -123,32 +122,12 @@ def mean_of_ranks(report: Report) -> float | None:
 
 
 _LEAST_MS = 1e-3  # of a step or window: a shorter one has no share to be judged
-_MOST_IDS = 2  # of a family's rules that a sentence names
 
 
 def nothing_timed(report: Report) -> bool:
     """Whether no step, window or run has any length: then no share of it says anything."""
     timed = undisturbed_of(report) is not None or report.whole_run is not UNSET
     return not (timed or (mean_of_ranks(report) or 0.0) >= _LEAST_MS or report.summary.unprofiled_step_time_ms)
-
-
-def not_evaluated(checks: Sequence[Check]) -> list[str]:
-    """What could not be judged: a family of rules by its name if none of it was judged, else the ids, or how many.
-    Rules that no data of the run could decide are left out, as `count_checks` leaves them out."""
-    families: dict[Family | None, list[Check]] = defaultdict(list)
-    for check in checks:
-        if check.unjudged is UNSET:
-            families[family_of(check.rule)].append(check)
-    named: list[str] = []
-    for family, members in families.items():
-        skipped = [check.rule for check in members if check.status == "not_evaluated"]
-        if len(skipped) == len(members) and family is not None:
-            named.append(family.about)
-        elif len(skipped) > _MOST_IDS and family is not None:
-            named.append(f"{len(skipped)} rules of {family.about}")
-        else:
-            named += skipped
-    return named
 
 
 _REPLAYED = (  # evidence that is the impact, as a change was replayed

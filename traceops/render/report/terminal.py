@@ -9,7 +9,6 @@ from typing import Any, TextIO
 from msgspec.structs import replace
 
 from traceops.core.claims import phrases
-from traceops.core.findings import count_checks
 from traceops.core.units import fixed_text
 from traceops.measure.hta_tables import HtaAgreement
 from traceops.measure.ledger import BUCKETS, IDLE_BUCKETS
@@ -19,7 +18,7 @@ from traceops.render.finding_blocks import finding_block
 from traceops.render.report.card import card_lines, card_of, judged_pct, shortened, told_first
 from traceops.render.report.compute import kernels_sentence
 from traceops.render.report.coverage import least_note, unfit_note, unjudged_sentence, why_no_what_if
-from traceops.render.report.lead import headline_of, mean_of_ranks, not_evaluated
+from traceops.render.report.lead import headline_of, mean_of_ranks
 from traceops.render.report.parallel_sections import experts_lines, host_lines, pass_lines, role_lines
 from traceops.render.report.rank_groups import group_label
 from traceops.render.report.step_sections import bubble_parts
@@ -99,9 +98,6 @@ def _details(report: Report) -> list[Block]:
     ]
     if unjudged := unjudged_sentence(report):
         blocks.append(soft(unjudged))
-    if skipped := count_checks(report.checks).not_evaluated:
-        named = ", ".join(not_evaluated(report.checks))
-        blocks.append(soft(say("terminal", "missing", count=skipped, named=named)))
     if judged_pct(report) is not None and all(it.severity == "info" and it.rule != SPEED.id for it in report.findings):
         blocks.append(soft(kernels_sentence(report)))
     return blocks
