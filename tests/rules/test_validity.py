@@ -390,6 +390,7 @@ def test_marks_behind_all_work_are_told(analysed):
     marks = [event(f"ProfilerStep#{at}", 4e6 + at * 1e5, 9e4, "user_annotation") for at in range(3)]
     [found] = [one for one in analysed(*marks, devices=()).findings if one.rule == "TO-V010"]
     assert found.headline == "Nothing runs in the steps that the traces mark"
+    assert found.evidence[0].subject == "window", "'steps 0' tells nobody anything"
     report = analysed(marks[0], devices=())
     assert [one.rule for one in report.findings] == ["TO-V010"] and report.summary.steps_found_by == "window"
 

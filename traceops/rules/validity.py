@@ -18,7 +18,7 @@ from traceops.core.rank_text import ranks_text
 from traceops.core.rule import Verdict, described
 from traceops.core.text import short_name
 from traceops.core.units import clock_text, size_text, stored
-from traceops.core.words import STEPS_FOUND, StepWords, steps_found_text
+from traceops.core.words import STEPS_FOUND, WINDOW, StepWords, steps_found_text
 from traceops.measure.summary import RankSummary, numbered_steps
 from traceops.rules import validity_claims
 from traceops.rules.inputs import Inputs, OtherSteps
@@ -116,7 +116,8 @@ def judge_whole_steps(inputs: Inputs) -> Verdict:
         return NO_WHOLE_STEP.clear(steps_found_text(count, first.steps_by, first.step_mark))
     empty = any(summary.empty_steps for summary in ranks)
     claim, longest = validity_claims.NoStepsMarked(empty=empty), max(ranks, key=lambda one: one.recorded_ns)
-    window, evidence = int(longest.step_edges[-1] - longest.step_edges[0]), [Evidence(Fact.STEPS, 0, "steps", 1)]
+    window = int(longest.step_edges[-1] - longest.step_edges[0])
+    evidence = [Evidence(Fact.STEP, stored(window / 1e6), "ms", subject=WINDOW.noun)]
     if longest.recorded_ns >= _MUCH_LONGER * window > 0:
         claim = replace(claim, covered=stored(window / 1e6), recorded=stored(longest.recorded_ns / 1e6))
     return NO_WHOLE_STEP.verdict(NO_WHOLE_STEP.finding("info", "high", claim, evidence, ranks=without))
