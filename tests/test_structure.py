@@ -28,7 +28,7 @@ def test_an_import_inside_a_function_has_a_reason(tree: structure.Tree) -> None:
 
 
 # How far the rooms are from what CONTRIBUTING asks for. These only go down: lower them with what you fold.
-MOST_LINES = 116058
+MOST_LINES = 116046
 MOST_SMALL_MODULES = 29
 MOST_WITH_ONE_USER = 82
 MOST_OVER_20_PATHS = 23
