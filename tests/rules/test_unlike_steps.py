@@ -169,13 +169,15 @@ def test_two_steps_cannot_tell_which_is_typical():
     assert check.status == "not_evaluated"
 
 
-def test_of_few_steps_none_is_called_long_beside_a_late_rank():
-    """Rank 0 does extra products in one step of three; of three any may be the usual one."""
+def test_a_late_rank_explains_the_step_it_makes_long():
+    """Rank 0 does extra products in one step; autograd's own `evaluate_function` is no evaluation."""
     report = analyze(DATA / "late_step4")
     [late] = [f for f in report.findings if f.rule == "TO-S002"]
     assert (late.ranks, late.severity) == ((0,), "warning")  # seen once
-    assert one(report, "TO-T001") is None
+    found = one(report, "TO-T001")
+    assert (found.severity, found.cause) == ("info", "gpu_compute")
     assert report.summary.step_time_ms.unlike == (4, 5)  # the others feel it in the step behind
+    assert found.message.endswith("TO-S002 (rank 0) explains it.")
     card = card_of(report)
     assert (card.rule, card.now_ms) == ("TO-S002", pytest.approx(107, abs=0.5)) and card.fixed_ms < 100
 

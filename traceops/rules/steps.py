@@ -258,8 +258,6 @@ def judge(inputs: Inputs) -> list[Verdict]:
     if not run.unlike:
         return [UNLIKE_STEPS.clear(reason("steps", "alike", count=len(every)))]
     odd = _odd_steps(inputs, len(every))
-    if max(len(every), odd.timed.steps) < _SEVERAL:
-        return [UNLIKE_STEPS.not_evaluated(reason("steps", "too_few", count=len(every)))]
     seen_often = odd.timed.spells > 1 and not odd.once
     share = odd.timed.share_pct * (1.0 if odd.other is None else odd.other.left)
     severity: Severity = "info"
