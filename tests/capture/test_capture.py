@@ -253,6 +253,37 @@ def test_an_uncaught_ctrl_c_ends_the_rank_by_its_signal(profiled, python, tmp_pa
 
 @pytest.mark.torch
 @pytest.mark.slow
+def test_a_rank_that_already_fails_keeps_its_trace_when_ctrl_c_follows(profiled, tmp_path):
+    """A peer's Ctrl-C reaches a rank as an error of gloo, and the launcher's own Ctrl-C while it writes its trace."""
+    (tmp_path / "app" / "fails.py").write_text(
+        """
+import os, signal
+import torch
+from torch.profiler import profile
+
+stop = profile.stop
+def interrupted(self):
+    os.kill(os.getpid(), signal.SIGINT)
+    return stop(self)
+
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(100):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    if step == 10:
+        profile.stop = interrupted
+        raise RuntimeError("Connection closed by peer")
+"""
+    )
+    done, run = profiled("app/fails.py")
+    (rank,) = run["ranks"]
+    assert (done.returncode, rank["exit_code"]) == (1, 1), done.stderr
+    assert [(tmp_path / "run" / trace).exists() for trace in rank["traces"]] == [True]
+
+
+@pytest.mark.torch
+@pytest.mark.slow
 def test_a_capture_that_the_script_opens_itself_wins(profiled, tmp_path):
     done, run = profiled("app/script.py", "explicit")
     assert done.returncode == 0, done.stderr

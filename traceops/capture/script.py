@@ -7,7 +7,8 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -84,12 +85,25 @@ def _run(argv: Sequence[str], loaded: frozenset[str]) -> tuple[int, BaseExceptio
         if responder is not None and is_peer_failure(describe(failure)):
             contained(responder.save)  # what it waited in tells who did not come
     if session is not None:
-        session.close(error)
+        with _no_interrupt():
+            session.close(error)
         reason = None if error is None else describe(error)
         session.guard.run(CaptureOperation.MANIFEST, record_exit, session.out, session.settings, code, reason)
     if os.environ.get(IMPORTS_ENV):
         contained(_record_imports, Path(os.environ[IMPORTS_ENV]))
     return code, error
+
+
+@contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Let the first Ctrl-C pass: a rank that ends as its peer did gets the launcher's while its trace is written."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, lambda number, _frame: signal.signal(number, before))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _end(code: int, error: BaseException | None) -> NoReturn:
