@@ -113,7 +113,7 @@ class Table:
         try:
             failing = contextlib.nullcontext() if fault is None else self.faults.failing(*fault)
             with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said_aloud), failing:
-                code = script.main([str(self._folder / "train.py")])
+                code = script.run([str(self._folder / "train.py")], frozenset(sys.modules))[0]
         finally:
             steps._Boundary.when_imported, sys.modules["__main__"] = original, main
             del builtins.during

@@ -15,7 +15,7 @@ from traceops.pipeline.analyze import analyze
 from traceops.render.report.compute import place_times, roofline_figure
 from traceops.render.report.html import describe, render_html
 from traceops.render.writers.csv import render_csv_files
-from traceops.report.document import render_json
+from traceops.report.document import to_json_object
 
 DATA = Path(__file__).parents[1] / "data" / "compute"
 
@@ -107,7 +107,7 @@ def test_modules_and_lines_of_operators_are_those_of_the_frames_around_and_backw
     tables = [block.table for block in section_of(report).blocks if block.kind == "table"]
     [by_module] = [table for table in tables if table.caption.endswith("by module")]
     assert by_module.rows[0][0].text == "GPT/Block/Linear (backward)"
-    assert json.loads(render_json(report))["compute"]["operators"][0]["module"]
+    assert to_json_object(report)["compute"]["operators"][0]["module"]
 
 
 def test_a_run_whose_kernels_are_not_known_has_no_section(report):

@@ -1,5 +1,6 @@
 """Real traces and the summaries made of them, and what a report of either says."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import numpy as np
 
 from traceops.pipeline.analyze import analyze
 from traceops.pipeline.mapping.ranks import write_summary
-from traceops.report.document import render_json
+from traceops.report.document import to_json_object
 from traceops.traces.discover import discover
 
 DATA = Path(__file__).parents[1] / "data"
@@ -49,7 +50,7 @@ def to_summaries(folder, ranks=None):
 
 def report_text(path, **options):
     """report.json of what is under a path."""
-    return render_json(analyze(path, **{"cache": False, **options}))
+    return json.dumps(to_json_object(analyze(path, **{"cache": False, **options})))
 
 
 def assert_same(one, other, where=""):

@@ -51,7 +51,7 @@ from traceops.render.writers.csv import CSV_FILES, render_csv_files
 from traceops.render.writers.html import write_html
 from traceops.render.writers.markdown import FoldedPart, folded, size
 from traceops.render.writers.terminal import write_terminal
-from traceops.report.document import render_json, report_of, to_json_object
+from traceops.report.document import report_of, to_json_object
 from traceops.report.rows import RankRow
 from traceops.report.tables import Tables
 from traceops.rules.docs import rules_markdown
@@ -194,7 +194,7 @@ def test_schema_itself_is_valid():
 
 @pytest.mark.parametrize("name", ["slow_loader4", "hsdp4", "hta/pair", "hta/amd", "hta/cpu_only", "hta/ns"])
 def test_report_json_keeps_its_contract(name):
-    jsonschema.validate(json.loads(render_json(analyze(DATA / name))), SCHEMA)
+    jsonschema.validate(to_json_object(analyze(DATA / name)), SCHEMA)
 
 
 def test_schema_refuses_a_wrong_report(report):
@@ -206,7 +206,7 @@ def test_schema_refuses_a_wrong_report(report):
 
 def test_not_a_number_becomes_null(report):
     odd = replace(report, summary=replace(report.summary, overlap_pct=float("nan")))
-    assert json.loads(render_json(odd))["summary"]["overlap_pct"] is None
+    assert to_json_object(odd)["summary"]["overlap_pct"] is None
 
 
 def test_csv_files_hold_what_the_report_holds(report):

@@ -28,7 +28,7 @@ from traceops.render.hang.tables import HANG_CSV_FILES, render_hang_csv_files
 from traceops.render.hang.terminal import print_diagnosis
 from traceops.render.report.card import LONGEST, card_of
 from traceops.render.report.html import render_html
-from traceops.report.document import render_json
+from traceops.report.document import to_json_object
 from traceops.report.hang_json import hang_document, hang_json
 from traceops.report.hang_text import hang_sentence, merged_ranks, merged_waits
 from traceops.rules.explained import checks
@@ -83,7 +83,7 @@ def test_hang_json_says_who_is_known_and_what_was_read() -> None:
 
 @pytest.mark.parametrize("diagnosis", [None, skipped(), nobody_waits()])
 def test_report_json_has_the_same_object_or_null(diagnosis: Diagnosis | None) -> None:
-    held = json.loads(render_json(structs.replace(sample_report(), hang=diagnosis)))
+    held = to_json_object(structs.replace(sample_report(), hang=diagnosis))
     assert held["hang"] == (None if diagnosis is None else json.loads(msgspec.json.encode(hang_json(diagnosis))))
     if diagnosis is not None:
         jsonschema.validate(held["hang"], HANG_ONLY)

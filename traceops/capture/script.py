@@ -29,17 +29,17 @@ _USAGE = "usage: python as_script.py SCRIPT [ARGS…] | -m MODULE [ARGS…]"
 _HERE = f"{Path(__file__).parent}{os.sep}"
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run ``SCRIPT [ARGS…]`` or ``-m MODULE [ARGS…]`` as Python would, and return its exit code."""
-    return _run(argv, frozenset(sys.modules))[0]
-
-
 def run_and_end(argv: Sequence[str], loaded: frozenset[str]) -> NoReturn:
-    """The same, and end the process as Python would. loaded: modules that were there before ours."""
-    _end(*_run(argv, loaded))
+    """Run ``SCRIPT [ARGS…]`` or ``-m MODULE [ARGS…]``, and end the process, as Python would: of an uncaught Ctrl-C by
+    SIGINT, behind all that runs at the end. loaded: modules that were there before ours."""
+    code, error = run(argv, loaded)
+    if isinstance(error, KeyboardInterrupt):
+        sys.excepthook = lambda *_told: None  # it is on stderr already
+        raise error
+    sys.exit(code)
 
 
-def _run(argv: Sequence[str], loaded: frozenset[str]) -> tuple[int, BaseException | None]:
+def run(argv: Sequence[str], loaded: frozenset[str]) -> tuple[int, BaseException | None]:
     """The exit code, and what the program ended with, None where it ended well."""
     if not argv or argv == ["-m"]:
         print(_USAGE, file=sys.stderr)
@@ -104,14 +104,6 @@ def _no_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _end(code: int, error: BaseException | None) -> NoReturn:
-    """End the process as Python would: of an uncaught Ctrl-C by SIGINT, behind all that runs at the end."""
-    if isinstance(error, KeyboardInterrupt):
-        sys.excepthook = lambda *_told: None  # it is on stderr already
-        raise error
-    sys.exit(code)
 
 
 def _print_to_launcher() -> None:

@@ -35,11 +35,6 @@ def document_of(report: Report) -> ReportDocument:
     return ReportDocument(**shared, hang=hang, fabric=fabric, reference=report.tables.reference)
 
 
-def render_json(report: Report) -> str:
-    """The text of report.json."""
-    return write.json_text(document_of(report))
-
-
 def to_json_object(report: Report) -> dict[str, Any]:
     """The object report.json holds: JSON types only, null where a number is not known."""
     value: dict[str, Any] = msgspec.json.decode(write.json_bytes(document_of(report)))
