@@ -149,7 +149,7 @@ def test_of_a_straggler_waiting_and_saving_are_told() -> None:
 @pytest.mark.parametrize(
     ("cause", "start"),
     [
-        ("host", "Rank 2's host launches kernels late: "),
+        ("host", "Rank 2's host launches work late: "),
         ("input", "Rank 2's input comes late: "),
         ("copy", "Rank 2's memory copies take longer: "),
         ("unknown", "Rank 2 is late: "),

@@ -325,7 +325,7 @@ def test_a_late_rank_is_named_with_the_function_that_its_host_is_in():
     held = next(e for e in one.evidence if e.subject == "busy (ranks_ddp.py:32)")
     assert (held.value, held.peers, held.rank) == (pytest.approx(60.03, abs=0.01), 0, 1)
     card = card_of(report)
-    assert card.headline == "Rank 1's host launches kernels late: the other rank waits 26.8 ms per step"
+    assert card.headline == "Rank 1's host launches work late: the other rank waits 26.8 ms per step"
     assert found(report, "TO-S001").proof(Fact.REASON).value == "in busy (ranks_ddp.py:32)"
 
 

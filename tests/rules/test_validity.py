@@ -367,7 +367,7 @@ def test_a_launch_says_that_kernels_are_missing(analysed):
 
 
 def test_kernels_are_missing_too_where_copies_are_there(analysed):
-    """A trace that lost its kernels, not its copies: 'the host launches kernels late'."""
+    """A trace that lost its kernels, not its copies: 'the host launches work late'."""
     launch = event("cudaLaunchKernel", 1.05e6, 5, "cuda_runtime", correlation=7)
     copy = event("Memcpy HtoD (Pageable -> Device)", 1.2e6, 9, "gpu_memcpy", device=0, stream=7, correlation=8)
     assert analysed(launch, copy).findings[0].rule == "TO-V008"
