@@ -101,7 +101,8 @@ def _steps(rows, device):
             ends[-1].append(row["end"])
         elif moment < marks[-1][1]:
             ends[sum(start <= moment for start, _, _ in marks) - 1].append(row["end"])
-    numbers, edges = [], [max(ends[-1]) if ends[-1] else marks[0][0]]
+    recorded_from = min([marks[0][0], *(row["ts"] for row in rows if row["cat"] in HOST)])
+    numbers, edges = [], [max(*ends[-1], recorded_from) if ends[-1] else marks[0][0]]
     for k, (_, _, number) in enumerate(marks):
         reached = max([edges[-1], *ends[k]])
         if reached > edges[-1]:  # a step in which the device did nothing has no device time
@@ -122,7 +123,9 @@ def _threads(rows):
     found = {}
     operators = sorted((row for row in rows if row["cat"] == "cpu_op"), key=lambda row: row["ts"])
     for row in rows:
-        if row["cat"] in LAUNCH and (row["name"] in BLOCKING or row["name"].startswith("cudaMemcpy")):
+        if row["cat"] in LAUNCH and (
+            row["name"] in BLOCKING or row["name"].startswith("cudaMemcpy") or row.get("to_pageable")
+        ):
             around = [op for op in operators if op["tid"] == row["tid"] and op["ts"] <= row["ts"] < op["end"]]
             inner = min(around, key=lambda op: op["end"] - op["ts"], default=row)
             row["read"] = inner if inner["name"].startswith("aten::") else row

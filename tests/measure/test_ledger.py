@@ -313,6 +313,16 @@ def test_idle_time_before_the_hosts_first_event_has_no_known_cause():
     assert ledger.unrecorded == 47_000
 
 
+def test_the_first_step_begins_no_earlier_than_its_host_is_recorded():
+    """A profiler that starts while the device works for earlier steps: 2.3 ms until its first event were the step's."""
+    rows = [*kernel(1000, 1000), step(3, 40_000, 20_000), *kernel(60_000, 1000, 50_000)]
+    steps, ledger = measure(build(rows))
+    assert steps.edges.tolist() == [40_000, 61_000]
+    assert not ledger.buckets["idle_unknown"].any()
+    steps, _ = measure(build([call("cudaGetDevice", 20_000, 10), *rows]))
+    assert steps.edges.tolist() == [20_000, 61_000]
+
+
 @pytest.mark.parametrize(
     "name", ["cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "hipStreamSynchronize",
              "cuCtxSynchronize", "cudaMemcpy", "hipMemcpyWithStream"],

@@ -1,15 +1,15 @@
 """Real traces and the summaries made of them, and what a report of either says."""
 
-import json
 import shutil
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
+from traceops.core import documents
 from traceops.pipeline.analyze import analyze
 from traceops.pipeline.mapping.ranks import write_summary
-from traceops.report.document import to_json_object
+from traceops.report.document import document_of
 from traceops.traces.discover import discover
 
 DATA = Path(__file__).parents[1] / "data"
@@ -50,7 +50,7 @@ def to_summaries(folder, ranks=None):
 
 def report_text(path, **options):
     """report.json of what is under a path."""
-    return json.dumps(to_json_object(analyze(path, **{"cache": False, **options})))
+    return documents.json_text(document_of(analyze(path, **{"cache": False, **options})))
 
 
 def assert_same(one, other, where=""):

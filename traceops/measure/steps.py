@@ -12,7 +12,7 @@ from traceops.core.arrays import Int, is_in, median, uniques
 from traceops.core.words import StepsBy
 from traceops.measure.activity import Activity
 from traceops.measure.found_steps import FoundSteps, found_steps
-from traceops.measure.host_rows import distinct
+from traceops.measure.host_rows import HOST_CATS, distinct
 from traceops.traces.model import Events
 from traceops.traces.observed import Observed
 
@@ -164,8 +164,7 @@ def _bounds(events: Events, activity: Activity, found: FoundSteps) -> StepBounds
     edges = np.full(len(start) + 1, _LONG_AGO)
     inside = (step >= -1) & (step < len(start))
     np.maximum.at(edges, step[inside] + 1, activity.end[inside])
-    if not np.count_nonzero(step == -1):
-        edges[0] = start[0]
+    edges[0] = _first_edge(events, int(start[0]), activity.end[step == -1])
     edges = np.maximum.accumulate(edges)
     kept, tail = (edges[1:] - edges[:-1]) > 0, end - edges[1:]
     if len(start) == 1 and tail[0] > IDLE_TAIL * (edges[1] - start[0]) > 0 and edges[0] == start[0]:
@@ -185,6 +184,14 @@ def _bounds(events: Events, activity: Activity, found: FoundSteps) -> StepBounds
         by,
         mark,
     )
+
+
+def _first_edge(events: Events, start: int, earlier: Int) -> int:
+    """earlier: ends of earlier work. What a device idles for until its host is recorded is not the step's."""
+    recorded = events.ts[events.in_cats(*HOST_CATS)]
+    if not len(earlier):
+        return start
+    return int(max(earlier.max(), min(start, recorded.min(initial=start)) if len(recorded) else _LONG_AGO))
 
 
 def _one_window(activity: Activity, empty: tuple[int, ...] = (), by: StepsBy = "window") -> StepBounds:

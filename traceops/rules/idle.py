@@ -37,7 +37,6 @@ from traceops.rules.idle_time import (
     measured,
     next_batch,
     seen_waiting_ms,
-    unknown_pct,
     unsure_of_all,
     waits_for_input,
     without_waiting,
@@ -261,11 +260,11 @@ def _little(
         hidden = hidden_loading(kind.rule, kind.bounds, inputs.run, behind)
         if hidden is not None:
             return kind.rule.verdict(hidden)
-    if (unknown := unknown_pct(judged)) > BOUNDS.unknown_pct:
+    unknown = max((times.share_pct("idle_unknown") or 0.0 for times in judged), default=0.0)
+    if unknown > BOUNDS.unknown_pct:
         return kind.rule.not_evaluated(reason("idle", "unknown_cause", pct=f"{unknown:.0f}", window=window))
-    most = max(one.pct for one in idle)
-    numbers = {"pct": f"{most:.1f}", "bound": kind.bounds[0], "window": window, "spared": spared}
-    return kind.rule.clear(reason("idle", "little", **numbers, **stretched(idle)))
+    numbers = {"pct": f"{max(one.pct for one in idle):.1f}", "bound": kind.bounds[0], "window": window}
+    return kind.rule.clear(reason("idle", "little", **numbers, spared=spared, **stretched(idle)))
 
 
 def judge_outside_torch(inputs: Inputs) -> Verdict:

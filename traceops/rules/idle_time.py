@@ -250,11 +250,6 @@ def host_share(ranks: Sequence[RankTimes]) -> float:
     return sum(times.mean_ms("idle_host") for times in ranks) / idle if idle > 0 else 1.0
 
 
-def unknown_pct(ranks: Sequence[RankTimes]) -> float:
-    """The most that any of these ranks is idle for an unknown cause, percent of its step."""
-    return max((times.share_pct("idle_unknown") or 0.0 for times in ranks), default=0.0)
-
-
 _MOST = 0.5  # of the lateness
 
 
