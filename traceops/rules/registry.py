@@ -170,7 +170,8 @@ def judge(inputs: Inputs) -> list[Verdict]:
         if of_steps and run.unit == "window" and 0 < run.step_ms < _LEAST_MS:
             why = reason("validity", "short_window", ms=run.step_ms)
             little = Verdict("", not_evaluated=why, lacking="short_window")
-            own = [one if one.not_evaluated else replace(little, rule=one.rule) for one in own]
+            keep = [bool(one.not_evaluated) and one.lacking != "captured" for one in own]
+            own = [one if kept else replace(little, rule=one.rule) for one, kept in zip(own, keep, strict=True)]
         capped = (of_steps and run.unit == "window") or (family.over == "recorded" and unlike)
         verdicts += [_at_most_warning(verdict) for verdict in own] if capped else own
     return with_stacks(with_lines(verdicts, inputs), inputs)
