@@ -18,13 +18,14 @@ import msgspec
 import pytest
 from msgspec import UNSET, Meta, UnsetType
 
+from traceops.core.documents import json_text
 from traceops.core.errors import InputError
 from traceops.core.facts import Fact
 from traceops.core.findings import Evidence
 from traceops.measure.ledger import BUCKETS
 from traceops.pipeline.analyze import analyze
 from traceops.render.files import write_files
-from traceops.report.document import document_of, load_object, render_json, report_of, to_json_object
+from traceops.report.document import document_of, load_object, report_of, to_json_object
 from traceops.report.model import ReportDocument
 from traceops.report.rows import RankRow, StepRow
 from traceops.report.step_times import Ledger
@@ -58,7 +59,7 @@ def test_a_report_of_version_1_holds_what_it_held(path: Path, tmp_path: Path) ->
 def test_what_is_written_is_read_back_as_it_was(run: str, tmp_path: Path) -> None:
     report = analyze(DATA / run)
     path = tmp_path / "report.json"
-    path.write_text(render_json(report))
+    path.write_text(json_text(document_of(report)))
     assert load_report(str(path)) == document_of(report)
 
 

@@ -29,9 +29,10 @@ from benchmarks.planted.cases import BY_NAME, GATE_CASES, HEALTHY, Case
 from traceops.compare import CompareConfig, ComparedCapture, compare, read_capture
 from traceops.compare.capture import capture_of
 from traceops.compare.model import Comparison
+from traceops.core.documents import json_text
 from traceops.core.errors import UsageError
 from traceops.pipeline.analyze import analyze
-from traceops.report.document import render_json
+from traceops.report.document import document_of
 
 _REPORT = "report.json.gz"
 _CPU = ("--device", "cpu", "--layers", "4", "--dim", "128", "--vocab", "1024", "--seq", "64", "--batch", "4")
@@ -121,7 +122,7 @@ def _analyse(folder: Path, drop_traces: bool) -> str:
     report = folder / _REPORT
     if not report.exists():
         try:
-            text = render_json(analyze(folder, jobs=1, cache=False))
+            text = json_text(document_of(analyze(folder, jobs=1, cache=False)))
         except Exception as error:
             return f"{folder}: {error}"
         report.write_bytes(gzip.compress(text.encode()))

@@ -34,8 +34,9 @@ from traceops.compare.capture import capture_of, read_capture
 from traceops.compare.judge import shows_from_pct, waited_pct
 from traceops.compare.metrics import enough_unprofiled, metrics_for
 from traceops.compare.model import metric_of
+from traceops.core.documents import json_text
 from traceops.pipeline.analyze import analyze
-from traceops.report.document import render_json
+from traceops.report.document import document_of
 
 _REPORT = "report.json.gz"
 _DEADLOCK_S = 300
@@ -170,7 +171,7 @@ def _launch(size: int, number: int, args: argparse.Namespace) -> None:
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as failed:
         print(f"{out}: {failed}: {(failed.stderr or '')[-500:]!r}", file=sys.stderr)
         return
-    text = render_json(analyze(out, jobs=1, cache=False))
+    text = json_text(document_of(analyze(out, jobs=1, cache=False)))
     (out / _REPORT).write_bytes(gzip.compress(text.encode()))
     for folder in out.iterdir():
         if folder.is_dir():

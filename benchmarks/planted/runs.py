@@ -27,6 +27,7 @@ from benchmarks.planted.cases import CASES, Case
 from benchmarks.planted.pack import pack, unpack
 from benchmarks.planted.score import confusion, markdown, score, totals
 from traceops.capture.settings import ENV
+from traceops.core.documents import json_text
 
 
 def main() -> int:
@@ -211,13 +212,13 @@ def _analyse(case: Path, target: Path) -> bool:
     try:
         from traceops.core.errors import TraceopsError
         from traceops.pipeline.analyze import analyze
-        from traceops.report.document import render_json
+        from traceops.report.document import document_of
     except ImportError as error:
         print(f"not scored: {error}; pack the runs and score them where traceops is installed")
         return False
     target.unlink(missing_ok=True)
     try:
-        target.write_text(render_json(analyze(case)))
+        target.write_text(json_text(document_of(analyze(case))))
     except (TraceopsError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         traceback.print_exc()  # one report less; the others are scored
     return True

@@ -24,9 +24,10 @@ from itertools import chain
 from pathlib import Path
 
 from benchmarks import ROOT
+from traceops.core.documents import json_text
 from traceops.core.errors import TraceopsError
 from traceops.pipeline.analyze import analyze
-from traceops.report.document import render_json
+from traceops.report.document import document_of
 
 sys.path.insert(0, str(ROOT / "tests" / "data"))
 cut: Callable[[str], str] = import_module("cut").cut
@@ -91,7 +92,7 @@ def _pack_folder(folder: Path, target: Path, what: str) -> int:
 
 def _write_report(folder: Path, to: Path, name: str) -> str:
     try:
-        text = render_json(analyze(folder))
+        text = json_text(document_of(analyze(folder)))
     except TraceopsError as error:
         (to / f"{name}.failed.txt").write_text(repr(error))
         return f"no report, {error!r}"

@@ -29,7 +29,7 @@ from benchmarks import ROOT
 from benchmarks.observed_ranks.runs import end
 from traceops.core.errors import TraceopsError
 from traceops.pipeline.analyze import analyze
-from traceops.report.document import render_json
+from traceops.report.document import to_json_object
 
 RANKS_PY = ROOT / "benchmarks/compute/programs/ranks.py"
 PAIRS = (
@@ -197,7 +197,7 @@ def score_compute(folder: Path) -> None:
     for timed in _rows(folder / "times.jsonl"):
         name, profile = timed["name"], folder / f"{timed['name']}.run/profile"
         try:
-            report = json.loads(render_json(analyze(profile)))
+            report = to_json_object(analyze(profile))
         except TraceopsError as error:
             print(f"| {name} | {str(error)[:80]!r} | | | | | not captured |")
             continue
